@@ -1,0 +1,41 @@
+# unseen: federated domain generalization. `make help` lists what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# One thread per process: runs use processes for parallel work, and sums then have one order (see docs/architecture.md).
+export OMP_NUM_THREADS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 \t/' | expand -t 16
+
+setup: $(STAMP) ## make .venv and install unseen with everything the tests need
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "making $(VENV) and installing (about a minute)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "unseen needs Python 3.11 or later: make PYTHON=python3.11 ..."; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower,dev]'
+	@touch $@
+
+demo: setup ## train three styles of digits together, test on a fourth, compare methods, write the report
+	@$(BIN)/unseen demo --out demo
+
+test: setup ## all tests (two processes)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: setup ## format, lint, types, import rules
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_architecture.py
+
+bench: setup ## speed, as ratios measured side by side
+	@for file in benchmarks/overhead.py benchmarks/store.py benchmarks/clients.py benchmarks/steps.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean: ## remove .venv and what tests and demo left
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

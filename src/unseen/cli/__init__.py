@@ -1,0 +1,61 @@
+"""The command line. Every command's module is cheap to import; torch is loaded by the command that needs it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from unseen.cli import data, methods, predict, run, show
+from unseen.cli.screen import errors
+from unseen.errors import UserError
+
+
+class Commands(TyperGroup):
+    """Errors for people: one sentence on stderr and exit code 2, whatever the command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            errors().print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            errors().print("Stopped; run the same command again to go on.", highlight=False)
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="unseen",
+    help="Federated domain generalization: sites train one image classifier together, for a site that no one trained on.",
+    epilog="Example: unseen run --data digits --target street --method fedavg",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("run", epilog=run.EXAMPLE)(run.run)
+app.command("show", epilog=show.EXAMPLE)(show.show)
+app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
+app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
+app.command("protocols", epilog=methods.PROTOCOLS_EXAMPLE)(methods.protocols)
+app.add_typer(data.app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import unseen
+
+        typer.echo(f"unseen {unseen.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,147 @@
+"""What a run shows: a live bar in a terminal, plain lines elsewhere. On stderr; stdout is for results."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+if TYPE_CHECKING:
+    from unseen.bench.protocol import Settings
+
+QUIET = 10.0  # seconds without a line before a plain screen says how far a test is
+
+
+def errors() -> Console:
+    """A console on stderr as it is now: tests put another one in its place."""
+    return Console(stderr=True)
+
+
+def results() -> Console:
+    """A console on stdout. A pipe has no width: lines are then not broken."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def percent(fraction: float | None) -> str:
+    return "-" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.2f} %"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"
+
+
+def chosen_by(selection: str) -> str:
+    """The selection rule in a few words. The oracle is marked wherever it is shown."""
+    return {"oracle": "oracle (PEEKS at the unseen domain)"}.get(selection, selection)
+
+
+class Pace:
+    """How far, and how long still: by the mean of the rounds of this start."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last, self.started = first, last, time.monotonic()
+
+    def left(self, round: int) -> str:
+        each = (time.monotonic() - self.started) / (round - self.first + 1)
+        return f"{duration(each * (self.last - round))} left"
+
+
+def tell(line: dict[str, Any], peeks: bool) -> str:
+    """A round's numbers. Validation came with this round's replies, and is of the model before it."""
+    words = [f"loss {line['loss']:.4f}" if line["loss"] is not None else "loss -"]
+    if validation := line.get("validation"):
+        words.append(f"validation {percent(validation['accuracy'])} (after round {validation['round']})")
+    if unseen := line.get("unseen"):
+        words.append(f"unseen {percent(unseen['accuracy'])}{' (oracle: PEEKS)' if peeks else ''}")
+    return "  ".join(words)
+
+
+class Plain:
+    """One line per round."""
+
+    def __init__(self) -> None:
+        self.pace = Pace(1, 1)
+        self.spoke = time.monotonic()
+        self.peeks = False
+        self.began_ = False
+
+    def began(self, settings: Settings, clients: int, first: int, last: int) -> None:
+        self.began_, self.pace = True, Pace(first, last)
+        self.peeks = settings.plan.server_selection == "oracle"
+        if first > 1:
+            self.said(f"going on after round {first - 1}")
+        self.said(f"{clients} clients, {last} rounds, unseen domain: {settings.target}")
+
+    def round(self, line: dict[str, Any]) -> None:
+        number = line["round"]
+        self.said(f"round {number}/{self.pace.last}  {tell(line, self.peeks)}  {self.pace.left(number)}")
+
+    def testing(self, done: int, total: int) -> None:
+        if time.monotonic() - self.spoke > QUIET:
+            self.said(f"testing on the unseen domain: {done:,} of {total:,} images")
+
+    def said(self, sentence: str) -> None:
+        self.spoke = time.monotonic()
+        print(sentence, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class Live:
+    """A bar with the numbers of the last round beside it."""
+
+    def __init__(self, console: Console) -> None:
+        self.began_ = False
+        self.pace = Pace(1, 1)
+        self.peeks = False
+        self.bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[left]}", style="cyan"),
+            console=console,
+        )
+
+    def began(self, settings: Settings, clients: int, first: int, last: int) -> None:
+        self.began_, self.pace = True, Pace(first, last)
+        self.peeks = settings.plan.server_selection == "oracle"
+        self.task = self.bar.add_task(
+            f"{settings.method}, {clients} clients, unseen: {settings.target}",
+            total=last,
+            completed=first - 1,
+            numbers="",
+            left="",
+        )
+        self.test = self.bar.add_task("testing on the unseen domain", total=None, visible=False, numbers="", left="")
+        self.bar.start()
+
+    def round(self, line: dict[str, Any]) -> None:
+        number = line["round"]
+        self.bar.update(self.test, visible=False)
+        self.bar.update(self.task, completed=number, numbers=tell(line, self.peeks), left=self.pace.left(number))
+
+    def testing(self, done: int, total: int) -> None:
+        self.bar.update(self.test, completed=done, total=total, visible=done < total)
+
+    def said(self, sentence: str) -> None:
+        self.bar.console.print(sentence, markup=False, highlight=False)
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+def screen() -> Plain | Live:
+    console = errors()
+    return Live(console) if console.is_terminal else Plain()

@@ -1,0 +1,1 @@
+"""Engines deliver orders and bring replies; they know no method by name."""

@@ -1,0 +1,141 @@
+"""The engine in this process, or in a few worker processes: one net per worker, the same bits for any number of them."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import signal
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+
+import torch
+
+from unseen.client import Workshop
+from unseen.errors import UserError
+from unseen.types import ClientId, Order, Reply
+from unseen.wire import pack_order, pack_reply, unpack_order, unpack_reply
+
+AHEAD = 2  # orders per worker that may be under way or waiting for an earlier reply: bounds memory with many clients
+
+
+class LocalEngine:
+    """Carries orders out in the caller's process (`workers=1`) or in forked ones.
+
+    Replies come in the clients' order whatever worker is faster, so that sums are the same bits.
+    """
+
+    def __init__(self, workshop: Workshop, clients: Sequence[ClientId], workers: int = 1) -> None:
+        self._workshop, self._clients = workshop, list(clients)
+        self._workers = [_Worker(workshop) for _ in range(min(workers, len(self._clients)))] if workers > 1 else []
+
+    def clients(self) -> Sequence[ClientId]:
+        return self._clients
+
+    def ask(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
+        if not self._workers:
+            for client, order in orders.items():
+                yield self._workshop.carry_out(client, order)
+            return
+        todo = list(orders.items())
+        done: dict[int, Reply] = {}
+        busy: dict[multiprocessing.connection.Connection, tuple[int, _Worker]] = {}
+        idle = list(self._workers)
+        given = shown = 0
+        while shown < len(todo):
+            while idle and given < len(todo) and given - shown < AHEAD * len(self._workers):
+                worker = idle.pop(0)
+                worker.give(*todo[given])
+                busy[worker.pipe] = (given, worker)
+                given += 1
+            for ready in multiprocessing.connection.wait(list(busy)):
+                index, worker = busy.pop(ready)  # type: ignore[call-overload]
+                done[index] = worker.take()
+                idle.append(worker)
+            while shown in done:
+                yield done.pop(shown)
+                shown += 1
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+        self._workers = []
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class _Worker:
+    """A process with the net it was forked with."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        # Fork, where there is one: the net and the memory-mapped images are inherited, nothing is sent or imported again.
+        # CUDA cannot be used after a fork, so there the slower way is taken.
+        forkable = "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()
+        context = multiprocessing.get_context("fork" if forkable else "spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, self.pipe if forkable else None, workshop), daemon=True)  # type: ignore[attr-defined]
+        self.process.start()
+        theirs.close()
+        self.client: ClientId = ""
+
+    def give(self, client: ClientId, order: Order) -> None:
+        self.client = client
+        try:
+            self.pipe.send_bytes(pack_order(client, order))
+        except OSError:
+            raise self._died() from None
+
+    def take(self) -> Reply:
+        try:
+            sort, data = self.pipe.recv_bytes(1)[:1], self.pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise self._died() from None
+        if sort == b"u":
+            raise UserError(data.decode())
+        if sort == b"e":
+            raise RuntimeError(f'client "{self.client}" failed in a worker:\n{data.decode()}')
+        return unpack_reply(data)
+
+    def _died(self) -> UserError:
+        return UserError(
+            f'The worker process that trained client "{self.client}" died (out of memory?); run the same command again to go on '
+            f"after the last finished round, perhaps with fewer --workers."
+        )
+
+    def stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self.pipe.close()
+        self.process.join(timeout=5)
+        if self.process.is_alive():
+            self.process.kill()
+
+
+def _serve(
+    pipe: multiprocessing.connection.Connection, parents: multiprocessing.connection.Connection | None, workshop: Workshop
+) -> None:
+    """The life of a worker: read an order, carry it out, send the reply; end with the pipe."""
+    if parents is not None:
+        parents.close()  # a fork inherits the parent's end too: while it is open here, the parent's death would go unseen
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(1)
+    while True:
+        try:
+            client, order = unpack_order(pipe.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            sort, data = b"r", pack_reply(workshop.carry_out(client, order))
+        except UserError as error:
+            sort, data = b"u", str(error).encode()
+        except Exception:
+            sort, data = b"e", traceback.format_exc().encode()
+        try:
+            pipe.send_bytes(sort)
+            pipe.send_bytes(data)
+        except OSError:
+            return

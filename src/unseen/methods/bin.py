@@ -1,0 +1,49 @@
+"""BIN: a trained gate per channel between batch and instance normalisation.
+
+Nam, Kim: Batch-Instance Normalization for Adaptively Style-Invariant Neural Networks. NeurIPS 2018.
+
+The box: each BatchNorm becomes gamma * (rho * BN(x) + (1 - rho) * IN(x)) + beta, one rho per channel. rho starts at 1, is
+trained like any weight and put back into [0, 1] after every step. In the federation rho is shared like any weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from unseen.method import Method
+from unseen.nets.net import Net
+from unseen.nets.norms import BIN as BINLayer
+from unseen.nets.swap import swap_norms
+from unseen.types import Tensors, Work
+
+
+@dataclass(frozen=True)
+class BIN(Method):
+    name: ClassVar[str] = "bin"
+
+    stages: int | None = None  # stages whose norms are replaced, from the first; none for all
+    gate_rate: float = 10.0  # learning rate of rho, in learning rates of the weights
+
+    def build(self, net: Net) -> Net:
+        return swap_norms(net, BINLayer.of, self.stages)
+
+    def prepare(self, work: Work) -> None:
+        gates = [layer.gate for layer in work.net.norms(BINLayer)]
+        among = set(gates)
+        for group in list(work.optimizers["main"].param_groups):
+            if moved := [p for p in group["params"] if p in among]:
+                group["params"] = [p for p in group["params"] if p not in among]
+                settings = {key: value for key, value in group.items() if key not in ("params", "weight_decay")}
+                # No weight decay: it would pull gates to 0, which is instance normalisation and not "small".
+                rate = group["lr"] * self.gate_rate
+                work.optimizers["main"].add_param_group({**settings, "params": moved, "lr": rate, "weight_decay": 0.0})
+
+    def report(self, work: Work) -> Tensors:
+        # The layer puts gates back into [0, 1] before each training pass; after the last step it is done here.
+        with torch.no_grad():
+            for layer in work.net.norms(BINLayer):
+                layer.gate.clamp_(0, 1)
+        return {}

@@ -1,0 +1,97 @@
+"""DSON: every client has normalisation layers of its own, and all of them vote on the unseen domain.
+
+Seo, Suh, Kim, Kim, Han, Han: Learning to Optimize Domain Specific Normalization for Domain Generalization. ECCV 2020.
+
+The box: each BatchNorm normalises by a learned mix of instance and batch statistics. Mix, affine map and running statistics
+form a branch, one per source domain; convolutions and the head are common. At test an image runs through every branch and
+the predictions are averaged. In the federation a client is a domain: it keeps its branch, trains it with the common weights,
+and sends it to the server beside them; the server averages the common weights and puts the branches side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from unseen.errors import UserError
+from unseen.method import Method, Weigh
+from unseen.nets.branches import Branches
+from unseen.nets.net import Net
+from unseen.nets.norms import DSON as DSONLayer
+from unseen.nets.swap import swap_norms
+from unseen.tensors import RunningMean
+from unseen.types import ClientId, Reply, Server, Share, Tensors, Work
+
+ROWS, TAKEN = "extras.branches.rows", "extras.branches.taken"  # where Branches lies in the net's state
+
+
+@dataclass(frozen=True)
+class DSON(Method):
+    name: ClassVar[str] = "dson"
+    sends: ClassVar[str] = "each client's own normalisation layers, handed on to all clients"
+
+    stages: int | None = None  # stages whose norms are replaced, None for all
+    branches: int = 3  # room for this many clients; a client is a domain
+
+    def build(self, net: Net) -> Net:
+        swap_norms(net, DSONLayer.of, self.stages)
+        state = net.state_dict()
+        keys = [key for key in sorted(self._branch(net)) if state[key].is_floating_point()]
+        net.extras["branches"] = Branches(state, keys, self.branches)
+        return net
+
+    def share(self, net: Net) -> Share:
+        common = net.share_all().private(self._branch(net))
+        # The server alone fills the room for branches: it comes down with every order and never goes up.
+        return Share(common.up - net.state_of(Branches), common.down)
+
+    def brief(
+        self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
+    ) -> Mapping[ClientId, Tensors]:
+        clients = len(set(server.memory) | set(chosen))
+        if clients > self.branches:
+            raise UserError(
+                f"DSON keeps a branch for every client and has room for {self.branches}, but at least {clients} take part: "
+                f"add --set branches=N with the number of clients."
+            )
+        return {}
+
+    def prepare(self, work: Work) -> None:
+        # While a client trains, its model is its own branch, also where it validates itself.
+        self._room(work.net).taken.zero_()
+
+    def report(self, work: Work) -> Tensors:
+        return {"branch": self._room(work.net).flat(work.net.state_dict()).cpu()}
+
+    def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
+        mean = RunningMean()
+        rows, taken = server.state[ROWS].clone(), server.state[TAKEN].clone()
+        for reply in replies:
+            mean.add(reply.state, weigh(reply))
+            if reply.client not in server.memory:
+                server.memory[reply.client] = torch.tensor(len(server.memory))
+            seat = int(server.memory[reply.client])
+            rows[seat] = reply.report["branch"]
+            taken[seat] = 1
+        return {**server.state, **mean.result(), ROWS: rows, TAKEN: taken}
+
+    def predict(self, net: Net, x: Tensor) -> Tensor:
+        branches = self._room(net).each()
+        if not branches:
+            logits: Tensor = net(x)
+            return logits
+        votes = torch.stack([functional_call(net, branch, (x,)).float().log_softmax(1) for branch in branches])
+        return votes.logsumexp(0) - torch.tensor(float(len(branches))).log().item()
+
+    def _branch(self, net: Net) -> frozenset[str]:
+        return net.state_of(DSONLayer)
+
+    def _room(self, net: Net) -> Branches:
+        room = net.extras["branches"]
+        assert isinstance(room, Branches)
+        return room

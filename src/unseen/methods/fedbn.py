@@ -1,0 +1,26 @@
+"""FedBN: every client keeps its own BatchNorm layers.
+
+Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021.
+
+The box: like FedAvg, but a client never loads BatchNorm's weight, bias or running statistics. The unseen domain has no client
+of its own, so the server averages them for the model that is evaluated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from unseen.method import Method
+from unseen.nets.net import Net
+from unseen.types import Share
+
+
+@dataclass(frozen=True)
+class FedBN(Method):
+    name: ClassVar[str] = "fedbn"
+
+    def share(self, net: Net) -> Share:
+        return net.share_all().keeping(net.state_of(_BatchNorm))

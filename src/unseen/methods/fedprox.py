@@ -1,0 +1,27 @@
+"""FedProx: FedAvg with a proximal term that keeps local models near the received one.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
+
+The box: each client minimises cross-entropy + mu/2 * ||w - w_G||^2, with w_G the model it received; the rest is FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from unseen.method import Method
+from unseen.tensors import squared_distance
+from unseen.types import Batch, Work
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    name: ClassVar[str] = "fedprox"
+
+    mu: float = 0.1  # weight of the proximal term; 0.1 in FedFD-A, Table 3 (a)
+
+    def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
+        return self.mu / 2 * squared_distance(work.net, work.received)

@@ -1,0 +1,30 @@
+"""guide: the guiding regulariser of gPerXAN alone, to be put on any method (`fedavg+guide`, `mixstyle+guide`).
+
+Le, Ho, Do, Le-Phuoc, Wong: Efficiently Assemble Normalization Layers and Regularization for Federated Domain
+Generalization. CVPR 2024, Section 3.2.
+
+The box: beside its own head a client puts the head it received, frozen, on the same features, and adds `guidance` times that
+head's cross-entropy. Only the features can lower it, so all clients are drawn to features that one classifier can read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from unseen.method import Method
+from unseen.nets.heads import logits_under
+from unseen.types import Batch, Work
+
+
+@dataclass(frozen=True)
+class Guide(Method):
+    name: ClassVar[str] = "guide"
+
+    guidance: float = 0.5  # lambda, the weight of the received head's cross-entropy; the paper searches 0, 0.25, ..., 1
+
+    def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
+        return self.guidance * cross_entropy(logits_under(work.net, work.received, features), batch.y)

@@ -1,0 +1,48 @@
+"""I-BN: in early blocks half of the channels are normalised by instance, the other half by batch.
+
+Pan, Luo, Shi, Tang: Two at Once: Enhancing Learning and Generalization Capacities via IBN-Net. ECCV 2018 (IBN-a).
+
+The box: in the first three stages, the first norm of every residual block splits its channels: the first half instance, the second half
+batch normalisation. Shallow maps carry appearance, which instance statistics remove; deep ones and the shortcut stay as they
+are. Everything is shared and averaged as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from unseen.method import Method
+from unseen.nets.net import Net
+from unseen.nets.norms import IBN as IBNLayer
+from unseen.nets.swap import swap_norms
+
+
+@dataclass(frozen=True)
+class IBN(Method):
+    name: ClassVar[str] = "ibn"
+
+    stages: int = 3  # stages with split norms, from the first; the paper leaves the last one alone
+    placement: Literal["blocks", "all"] = "blocks"  # the first norm of each block, or every norm (where gPerXAN puts XAN)
+
+    def build(self, net: Net) -> Net:
+        # A norm is known by its weight: one that timm fused with its activation arrives as a plain copy of itself.
+        first = {norm.weight for norm in first_norms(net)}
+
+        def split(norm: nn.BatchNorm2d) -> nn.Module:
+            return IBNLayer.of(norm) if self.placement == "all" or not first or norm.weight in first else norm
+
+        return swap_norms(net, split, self.stages)
+
+
+def first_norms(net: Net) -> list[nn.BatchNorm2d]:
+    """The first norm of each block. A block is a module that holds two norms or more: stems, shortcuts and transitions hold one.
+
+    A backbone without blocks (plain convolutions, one norm each) has none.
+    """
+    held = [
+        [child for child in module.children() if isinstance(child, nn.BatchNorm2d)] for module in net.backbone.modules()
+    ]
+    return [norms[0] for norms in held if len(norms) >= 2]

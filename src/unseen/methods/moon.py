@@ -1,0 +1,104 @@
+"""MOON: a contrastive term pulls local features to the global model's and away from the previous local model's.
+
+Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021.
+
+The box: like FedAvg, with a projection head of two layers in front of the classifier. A client adds to cross-entropy `mu`
+times -log(e^(s_G/tau) / (e^(s_G/tau) + e^(s_prev/tau))), with s_G and s_prev the cosines between an image's projected
+feature and those of the received model and of the model this client sent last; both are frozen. A client's first round has
+no such term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from unseen.method import Method
+from unseen.nets.net import Net
+from unseen.tensors import prefixed, snapshot, unprefixed
+from unseen.types import Batch, Tensors, Work
+
+
+class Extractor(nn.Module):
+    """`net.features` as a module, which is what `functional_call` runs with other weights."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net.features(x)
+
+
+@contextmanager
+def evaluating(net: Net) -> Iterator[None]:
+    """Every module in eval mode, then as it was."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def contrast(features: Tensor, received: Tensor, previous: Tensor, temperature: float) -> Tensor:
+    """-log of the received model's share in the two similarities, mean over the batch."""
+    similarities = [F.cosine_similarity(features, other) for other in (received, previous)]
+    logits = torch.stack(similarities, dim=1) / temperature
+    return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
+
+
+@dataclass(frozen=True)
+class Moon(Method):
+    name: ClassVar[str] = "moon"
+
+    mu: float = 1.0  # weight of the contrastive term: 1 in the authors' code, 5 in its CIFAR-10 example
+    temperature: float = 0.5  # tau
+    projection: int = 256  # size of the projected features, which the classifier reads; 0: without the projection head
+
+    def build(self, net: Net) -> Net:
+        if self.projection:
+            size = net.feature_size
+            net.neck = nn.Sequential(net.neck, nn.Linear(size, size), nn.ReLU(), nn.Linear(size, self.projection))
+            net.feature_size = self.projection
+            net.head = nn.Linear(self.projection, net.classes)
+        return net
+
+    def prepare(self, work: Work) -> None:
+        previous = unprefixed("previous/", work.memory)
+        if previous:
+            # The net holds what it received, with what this client keeps as its own.
+            for name, tensors in (("received", snapshot(work.net, self._extractor_keys(work.net))), ("previous", previous)):
+                on_device = {key: value.to(work.device) for key, value in tensors.items()}
+                work.scratch[f"moon.{name}"] = prefixed("net.", on_device)
+
+    def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
+        if "moon.previous" not in work.scratch:
+            return features.new_zeros(())
+        extractor = Extractor(work.net)
+        with torch.no_grad(), evaluating(work.net):
+            received, previous = (
+                functional_call(extractor, cast(Tensors, work.scratch[f"moon.{name}"]), (batch.x,))
+                for name in ("received", "previous")
+            )
+        term = contrast(features, received, previous, self.temperature)
+        work.note("loss.contrast", term)
+        return self.mu * term
+
+    def report(self, work: Work) -> Tensors:
+        work.memory.update(prefixed("previous/", snapshot(work.net, self._extractor_keys(work.net))))
+        return {}
+
+    @staticmethod
+    def _extractor_keys(net: Net) -> list[str]:
+        """The state that features depend on: all but the head and side networks."""
+        parts = {"backbone": net.backbone, "inserted": net.inserted, "neck": net.neck}
+        return [f"{name}.{key}" for name, part in parts.items() for key in part.state_dict()]

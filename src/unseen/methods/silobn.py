@@ -1,0 +1,24 @@
+"""SiloBN: every client keeps its own BatchNorm statistics; weights and biases are shared.
+
+Andreux, du Terrail, Beguier, Tramel: Siloed Federated Learning for Multi-centric Histopathology Datasets. DCL at MICCAI 2020.
+
+The box: like FedAvg, but a client never loads BatchNorm's running mean and variance. The server averages them for the model
+that is evaluated on the unseen domain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from unseen.method import Method
+from unseen.nets.net import Net
+from unseen.types import Share
+
+
+@dataclass(frozen=True)
+class SiloBN(Method):
+    name: ClassVar[str] = "silobn"
+
+    def share(self, net: Net) -> Share:
+        return net.share_all().keeping(net.running_statistics())

@@ -1,0 +1,97 @@
+"""Pretrained weights: none, timm's hub, or a file. A file must fit the backbone exactly; its classifier is ignored."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import timm
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from unseen.errors import UserError
+from unseen.nets.net import Anatomy
+from unseen.types import Tensors
+
+SHOWN = 3  # tensors named in an error
+
+
+def pretrained(name: str, hub: bool, arguments: Mapping[str, object]) -> nn.Module:
+    """timm's module without its classifier, with ImageNet's weights if `hub`."""
+    try:
+        module: nn.Module = timm.create_model(name, pretrained=hub, num_classes=0, **arguments)  # type: ignore[arg-type]
+    except Exception as error:
+        if not hub:
+            raise
+        # huggingface_hub, httpx, requests and urllib each have their own family of network errors
+        raise UserError(
+            f"The ImageNet weights of {name} could not be had from timm's hub ({type(error).__name__}): "
+            f"check the network, or give a file to --weights."
+        ) from error
+    return module
+
+
+def read_file(path: str | Path) -> Tensors:
+    """The tensors of a .safetensors file, or of a .pth or .pt file (read without unpickling objects)."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f'There is no weights file "{path}": give none, imagenet or a .safetensors, .pth or .pt file.')
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        if path.suffix in (".pth", ".pt"):
+            return _flat(torch.load(path, map_location="cpu", weights_only=True), path)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise UserError(f'"{path}" cannot be read as a weights file: {str(error).splitlines()[0]}') from error
+    raise UserError(f'"{path}" is not a .safetensors, .pth or .pt file.')
+
+
+def _flat(content: object, path: Path) -> Tensors:
+    """A state dict, or the one inside a training checkpoint."""
+    if isinstance(content, Mapping):
+        for key in ("state_dict", "model"):
+            if isinstance(content.get(key), Mapping):
+                content = content[key]
+                break
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise UserError(f'"{path}" does not hold a state dict: names and tensors.')
+    return dict(content)
+
+
+def load_weights(backbone: nn.Module, path: str | Path, anatomy: Anatomy) -> None:
+    """Load a file into a backbone, strictly but for the file's classifier."""
+    classifier = classifier_name(backbone)
+    own = backbone.state_dict()
+    tensors = {
+        name: value for name, value in read_file(path).items() if name in own or not name.startswith(f"{classifier}.")
+    }
+    tensors = anatomy.translate(backbone, tensors)
+    # Files from before 2018 lack this counter, which nothing reads while momentum is a number.
+    missing = [name for name in own if name not in tensors and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in tensors if name not in own]
+    misshapen = [
+        f"{name} {tuple(value.shape)} for {tuple(own[name].shape)}"
+        for name, value in tensors.items()
+        if name in own and value.shape != own[name].shape
+    ]
+    complaints = [
+        f"{len(names)} {what} ({', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''})"
+        for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen))
+        if names
+    ]
+    if complaints:
+        raise UserError(f'The tensors of "{path}" do not fit the backbone: {"; ".join(complaints)}.')
+    with torch.no_grad():
+        for name, value in tensors.items():
+            own[name].copy_(value)
+
+
+def classifier_name(backbone: nn.Module) -> str:
+    """The state prefix of the classifier this backbone was published with."""
+    name = getattr(backbone, "classifier_name", None)  # our own networks
+    if name is None:
+        name = backbone.pretrained_cfg["classifier"]  # type: ignore[index]
+    return str(name)

@@ -1,0 +1,208 @@
+"""What travels between server and clients, and what lies on a client's desk.
+
+Shape suffixes used in the package: B batch, C channels, H height, W width, D features, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from unseen.method import Method
+    from unseen.nets.net import Net
+
+ClientId = str
+Tensors = dict[str, Tensor]  # flat: one state_dict, one Flower ArrayRecord, one safetensors file
+Metrics = dict[str, float]
+Memory = MutableMapping[str, Tensor]
+Kind = Literal["survey", "train", "evaluate"]
+
+
+class Share(NamedTuple):
+    """State keys that cross the wire. Chosen by module type, never by a substring of the name."""
+
+    up: frozenset[str]  # uploaded and averaged: the evaluation model is made of these
+    down: frozenset[str]  # loaded by clients; a client keeps its own of everything else
+
+    def keeping(self, own: frozenset[str]) -> Share:
+        """Clients keep their own `own`; the server still averages them for the evaluation model."""
+        return Share(self.up, self.down - own)
+
+    def private(self, own: frozenset[str]) -> Share:
+        """`own` never leaves the client and is not averaged."""
+        return Share(self.up - own, self.down - own)
+
+
+@dataclass(frozen=True)
+class OptimizerPlan:
+    """SGD or Adam with the settings a protocol names, and the learning rate as a function of the round."""
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine", "step"] = "constant"  # over rounds, not over local steps
+    step_every: int = 20  # with "step": rounds between two decays
+    step_factor: float = 0.1
+    clip_norm: float | None = None  # largest gradient norm, None for no clipping
+    persist: bool = False  # keep the optimizer's state on the client between rounds
+
+    def lr_at(self, round: int, rounds: int) -> float:
+        """The learning rate of round 1, 2, ..., `rounds`."""
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * (round - 1) / rounds))
+        if self.schedule == "step":
+            return self.lr * self.step_factor ** ((round - 1) // self.step_every)
+        return self.lr
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The budget of a run: the protocol sets it, a method may read it."""
+
+    rounds: int
+    batch_size: int
+    optimizer: OptimizerPlan
+    seed: int
+    local_epochs: int | None = 1  # exactly one of local_epochs and local_steps is given
+    local_steps: int | None = None
+    participation: float = 1.0  # <= 1: the fraction of clients in a round; > 1: their number
+    client_selection: Literal["last", "best"] = "last"  # which local model is uploaded
+    check_every: int = 20  # with "best": local steps between two looks at the local validation set
+    server_selection: Literal["last", "validation", "oracle"] = "validation"
+    validation_mean: Literal["clients", "examples"] = "clients"  # plain mean over clients, or weighted by images
+    precision: Literal["float32", "bfloat16"] = "float32"
+    device: str = "cpu"
+    augmentation: str = "none"  # a preset of `unseen.data.augment`
+    minimum_clients: int = 1  # a round with fewer good replies than this is an error
+
+
+@dataclass(frozen=True)
+class Order:
+    """Server -> one client."""
+
+    kind: Kind
+    round: int
+    state: Tensors
+    brief: Tensors = field(default_factory=dict)  # what the method wrote for this client alone
+    evaluate: bool = False  # also measure the received evaluation model on the client's validation images
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One client -> server."""
+
+    client: ClientId
+    kind: Kind
+    round: int
+    num_examples: int  # training images; for "evaluate" orders, validation images
+    state: Tensors = field(default_factory=dict)  # the model's share
+    report: Tensors = field(default_factory=dict)  # what the method tells beyond the model
+    metrics: Metrics = field(default_factory=dict)
+
+
+@dataclass
+class Server:
+    """All the server remembers: saving this is a checkpoint."""
+
+    state: Tensors
+    seed: int = 0  # for the server's own draws
+    round: int = 0  # the last finished round
+    memory: Memory = field(default_factory=dict)
+    met: set[ClientId] = field(default_factory=set)  # clients that have trained: they hold what is theirs
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images in [0, 1], labels, and the domain each image is from (an index: a client may hold several)."""
+
+    x: Tensor
+    y: Tensor
+    domain: Tensor
+
+    def __len__(self) -> int:
+        return int(self.y.shape[0])
+
+
+class ImageSet(Protocol):
+    """Images of one client, one domain or one folder: decoded once, indexed, never copied."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def labels(self) -> Tensor: ...  # int64, one per image
+
+    @property
+    def domains(self) -> Tensor: ...  # int64, one per image
+
+    def batch(self, indices: Tensor) -> Batch: ...  # float32 in [0, 1], channels last in memory, not augmented
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client's own data. The target domain is never in it."""
+
+    client: ClientId
+    train: ImageSet
+    validation: ImageSet
+
+
+@dataclass
+class Work:
+    """One client's desk while it carries out one order."""
+
+    client: ClientId
+    method: Method  # the whole composed method: a verb that needs another verb asks it here
+    net: Net
+    site: Site
+    plan: Plan
+    round: int
+    received: Mapping[str, Tensor]  # the server's state, read-only: the proximal anchor, the frozen global head, mu_G
+    brief: Mapping[str, Tensor]  # what the server wrote for this client alone
+    memory: Memory  # survives rounds, never leaves the client
+    rng: torch.Generator  # from (seed, round, client): the same on every engine
+    fetch: Callable[[Tensor], Batch]  # augmented training images by their index (StableFDG's singleton classes)
+    epoch: int = 0  # local epoch, from 0
+    step: int = 0  # local step, from 0
+    steps: int = 0  # local steps in this round
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    notes: dict[str, list[float]] = field(default_factory=dict)  # numbers of this round, averaged into the reply
+    scratch: dict[str, object] = field(default_factory=dict)  # objects that live for this order only (frozen modules)
+    whole: Work | None = None  # in a composed method: the desk of which this one is a part's view
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.plan.device)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this round."""
+        return self.plan.optimizer.lr_at(self.round, self.plan.rounds)
+
+    def note(self, name: str, value: Tensor | float) -> None:
+        """Remember a number for the log: its mean over the steps is in the reply's metrics."""
+        number = float(value.detach()) if isinstance(value, Tensor) else float(value)
+        self.notes.setdefault(name, []).append(number)
+
+    def optimizer(self, parameters: Sequence[torch.nn.Parameter], lr_scale: float = 1.0) -> torch.optim.Optimizer:
+        """An optimizer of the plan's kind over some parameters, at `lr_scale` times the round's learning rate."""
+        plan = self.plan.optimizer
+        lr = self.lr * lr_scale
+        if plan.name == "sgd":
+            return torch.optim.SGD(parameters, lr=lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
+        kind = torch.optim.Adam if plan.name == "adam" else torch.optim.AdamW
+        return kind(parameters, lr=lr, weight_decay=plan.weight_decay)
+
+
+class Engine(Protocol):
+    """Delivers orders and brings replies. Knows no method by name."""
+
+    def clients(self) -> Sequence[ClientId]: ...
+
+    def ask(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]: ...  # as they arrive, in the clients' order

@@ -1,0 +1,93 @@
+"""Imports go one way. The rooms and who may look into which are in docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "unseen"
+
+CORE = {"errors", "chance", "types", "tensors", "files"}
+MODEL = CORE | {"nets", "method"}
+CLIENT = MODEL | {"measure", "drawer", "client"}
+LOOPS = CLIENT | {"ledger", "server", "wire"}
+
+# room -> rooms it may import (of unseen); itself is always allowed
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "chance": set(),
+    "types": {"method", "nets"},  # for annotations only
+    "tensors": {"types"},
+    "files": {"errors", "types"},
+    "nets": CORE,
+    "method": CORE | {"nets"},
+    "registry": {"errors", "method", "methods"},
+    "methods": MODEL,
+    "measure": CORE | {"nets"},
+    "drawer": CORE,
+    "wire": CORE,
+    "ledger": CORE,
+    "client": MODEL | {"measure", "drawer"},
+    "server": MODEL | {"measure", "ledger"},
+    "data": CORE,
+    "engines": LOOPS | {"bench", "data", "registry"},
+    "bench": LOOPS | {"data", "engines", "registry"},
+    "report": {"errors", "files", "bench"},
+}
+ANYTHING = {"api", "cli", "__init__", "__main__"}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[tuple[str, str]]:
+    """(module, whole name) for each import of a file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            found.add((node.module, node.module))
+            if node.module == "unseen":
+                found |= {(f"unseen.{alias.name}", f"unseen.{alias.name}") for alias in node.names}
+    return found
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    here = room(path)
+    for module, _ in imported(path):
+        parts = module.split(".")
+        if parts[0] == "flwr":
+            assert path.relative_to(SOURCE).parts[:2] in {("engines", "flower.py"), ("engines", "flower")}, "only the Flower engine imports flwr"
+        if parts[0] != "unseen" or len(parts) < 2 or here in ANYTHING:
+            continue
+        assert here in MAY_IMPORT, f"the room {here} is not in the rules"
+        assert parts[1] in MAY_IMPORT[here] | {here}, f"{here} may not import {parts[1]}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "methods").glob("*.py")), ids=lambda p: p.stem)
+def test_no_method_imports_another(path: Path) -> None:
+    assert not [m for m, _ in imported(path) if m.startswith("unseen.methods")]
+
+
+def test_nothing_is_unpickled_and_no_model_is_copied_deeply() -> None:
+    for path in FILES:
+        text = path.read_text()
+        assert "deepcopy(" not in text, path
+        assert "pickle.load" not in text, path
+        for line in text.splitlines():
+            assert "torch.load(" not in line or "weights_only=True" in line, path
+
+
+def test_every_method_file_opens_with_its_box() -> None:
+    for path in (SOURCE / "methods").glob("[a-z]*.py"):
+        opening = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert "The box:" in opening, path.name

@@ -1,0 +1,64 @@
+"""Names to methods, and settings to fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import pytest
+
+from unseen.errors import UserError
+from unseen.method import Method, name_of
+from unseen.registry import convert, parse, registered
+
+
+@dataclass(frozen=True)
+class Sample(Method):
+    name: ClassVar[str] = "sample"
+    number: int = 1
+    share_it: bool = False
+    kind: Literal["one", "two"] = "one"
+    maybe: float | None = None
+    stages: tuple[int, ...] = (0, 1)
+
+
+def test_files_are_registered_by_being_there() -> None:
+    assert {"fedavg", "fedprox", "fedbn", "silobn"} <= set(registered())
+
+
+def test_parse_with_fields() -> None:
+    method = parse("fedbn+fedprox", {"mu": "0.5"})
+    assert name_of(method) == "fedbn+fedprox"
+    assert method.describe()["fedprox"] == {"mu": 0.5}
+    assert parse("fedprox", {"fedprox.mu": 0.25}).describe() == {"mu": 0.25}
+
+
+def test_unknown_names_come_with_the_nearest() -> None:
+    with pytest.raises(UserError, match='no method "fedavgg". Did you mean "fedavg"'):
+        parse("fedavgg")
+    with pytest.raises(UserError, match='no field "muu". Did you mean "mu"'):
+        parse("fedprox", {"muu": "1"})
+
+
+@pytest.mark.parametrize(
+    "field, raw, value",
+    [
+        ("number", "3", 3),
+        ("share_it", "true", True),
+        ("share_it", "off", False),
+        ("kind", "two", "two"),
+        ("maybe", "none", None),
+        ("maybe", "0.5", 0.5),
+        ("stages", "0,2", (0, 2)),
+        ("stages", [1], (1,)),
+        ("stages", "2", (2,)),
+    ],
+)
+def test_values_become_the_fields_type(field: str, raw: object, value: object) -> None:
+    assert convert(Sample, field, raw) == value
+
+
+@pytest.mark.parametrize("field, raw", [("number", "x"), ("share_it", "perhaps"), ("kind", "three"), ("stages", "a,b")])
+def test_values_that_do_not_fit_are_an_error(field: str, raw: str) -> None:
+    with pytest.raises(UserError, match=f"does not fit the field {field} of sample"):
+        convert(Sample, field, raw)
