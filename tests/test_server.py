@@ -66,7 +66,7 @@ def test_a_round_is_evaluated_by_the_next_rounds_message() -> None:
     assert rounds[0].evaluation is None
     assert [r.evaluation.round for r in rounds[1:] if r.evaluation] == [1, 2]
     assert rounds[1].before["w"].tolist() == [1.0, 1.0]
-    last = evaluate(SHARE, engine, server.state, server.round, Ledger())
+    last = evaluate(engine, server.state, server.round, Ledger())
     assert (last.round, last.accuracy(), last.clients["a"].examples) == (3, 0.5, 4)
 
 

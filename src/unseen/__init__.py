@@ -46,7 +46,7 @@ _WHERE = {
     **dict.fromkeys(("Batch", "Plan", "Reply", "Server", "Share", "Work"), "unseen.types"),
 }
 
-__all__ = ["__version__", *sorted(_WHERE)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_WHERE)]
 
 
 def __getattr__(name: str) -> object:

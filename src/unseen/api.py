@@ -63,11 +63,12 @@ def plan_run(
     _check(changes)
     named, own_fields = spell_method(method, fields)
     where = absolute(root)
+    index = dataset(data, protocol, where)
     return settings(
         method=named,
         fields=own_fields,
-        data=data,
-        target=dataset(data, protocol, where).find(target),
+        data=index.name,
+        target=index.find(target),
         protocol=protocol,
         seed=seed,
         root=where,
@@ -86,7 +87,7 @@ def carry_out(
     return engine_of(chosen.engine)(chosen, out, workers or spare_workers(chosen.plan.device), watcher)
 
 
-# --- engines -----------------------------------------------------------------------------------------------------------
+# --- engines ----------------------------------------------------------------------------------------------------
 Runner = Callable[[Settings, Path | None, int, Watcher | None], Result]
 
 
@@ -95,8 +96,8 @@ def _local(chosen: Settings, out: Path | None, workers: int, watcher: Watcher | 
 
 
 def _flower(chosen: Settings, out: Path | None, workers: int, watcher: Watcher | None) -> Result:
-    if importlib.util.find_spec("flwr") is None:
-        raise UserError("The engine flower needs Flower: `pip install unseen[flower]`.")
+    if any(importlib.util.find_spec(module) is None for module in ("flwr", "ray")):
+        raise UserError("The engine flower needs Flower and Ray: `pip install unseen[flower]`.")
     flower: Any = importlib.import_module("unseen.engines.flower")
     result: Result = flower.run_simulation(chosen, out, watcher)
     return result
@@ -118,7 +119,7 @@ def spare_workers(device: str) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# --- spelling ----------------------------------------------------------------------------------------------------------
+# --- spelling ---------------------------------------------------------------------------------------------------
 def protocol_named(data: str | None, protocol: str | None) -> Protocol:
     """The protocol that was named, or the small one for the data."""
     return protocol_of(protocol) if protocol else protocol_for(data or "digits")
@@ -166,7 +167,11 @@ def spell_weights(weights: str | Path | None) -> str | None:
 
 def find_device(name: str) -> str:
     """`auto`, `cpu`, `cuda`, `cuda:1` or `mps` as a device that is there."""
-    there = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available, "cpu": lambda: True}
+    there: dict[str, Callable[[], bool]] = {
+        "cuda": torch.cuda.is_available,
+        "mps": torch.backends.mps.is_available,
+        "cpu": lambda: True,
+    }
     if name == "auto":
         return next(kind for kind, available in there.items() if available())
     kind, _, number = name.partition(":")
@@ -204,4 +209,6 @@ def _choose(key: str, value: object, choices: Iterable[object]) -> None:
     words = [str(choice) for choice in choices]
     if value not in words:
         option = f"--{key.replace('_', '-')}"
-        raise UserError(f'"{value}" is no choice for {option}.{nearest(str(value), words)} It takes {", ".join(words)}.')
+        raise UserError(
+            f'"{value}" is no choice for {option}.{nearest(str(value), words)} It takes {", ".join(words)}.'
+        )

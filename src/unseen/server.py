@@ -104,7 +104,7 @@ def federate(method: Method, share: Share, plan: Plan, engine: Engine, server: S
             for client in chosen
         }
         if evaluate:
-            orders |= {c: Order("evaluate", number, pick(server.state, share.up)) for c in clients if c not in orders}
+            orders |= {c: Order("evaluate", number, pick(server.state, share.up | share.down)) for c in clients if c not in orders}
             orders = {client: orders[client] for client in clients}
         state = method.merge(server, _enough(exchange, orders, plan, number), lambda reply: method.weigh(server, reply))
         before, server.state, server.round = server.state, state, number
@@ -121,10 +121,10 @@ def federate(method: Method, share: Share, plan: Plan, engine: Engine, server: S
         )
 
 
-def evaluate(share: Share, engine: Engine, state: Tensors, round: int, ledger: Ledger) -> Evaluation:
+def evaluate(engine: Engine, state: Tensors, round: int, ledger: Ledger) -> Evaluation:
     """One state on all clients' validation images."""
     exchange = Exchange(engine, ledger, {})
-    orders = {client: Order("evaluate", round, pick(state, share.up)) for client in engine.clients()}
+    orders = {client: Order("evaluate", round, pick(state, share.up | share.down)) for client in engine.clients()}
     for _ in exchange.replies(orders):
         pass
     return Evaluation(round, exchange.scores)
@@ -146,7 +146,7 @@ def round_half_up(value: float) -> int:
 def _state_for(client: ClientId, method: Method, share: Share, server: Server, evaluate: bool) -> Tensors:
     """What an order carries: what the client loads; all of it if it is new, evaluates, or the method reads the rest."""
     full = evaluate or client not in server.met or any(part.needs_full_state for part in parts_of(method))
-    return pick(server.state, share.up | share.down if full else share.down)
+    return server.state if full else pick(server.state, share.down)
 
 
 def _briefs(

@@ -7,14 +7,14 @@ from torch import nn
 
 from tests.methods.desk import desk, random_images, tiny_net
 from unseen.methods.bin import BIN
-from unseen.nets.norms import BIN as BINLayer
+from unseen.nets import norms
 from unseen.types import OptimizerPlan
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_layer_against_numpy(training: bool) -> None:
     torch.manual_seed(0)
-    layer = BINLayer(4).train(training)
+    layer = norms.BIN(4).train(training)
     with torch.no_grad():
         for tensor in (layer.weight, layer.bias, layer.running_mean):
             tensor.normal_()
@@ -40,28 +40,28 @@ def test_starts_as_the_batchnorm_it_replaces() -> None:
     maps = torch.randn(3, 4, 5, 5)
     norm.eval()
     expected = norm(maps)
-    torch.testing.assert_close(BINLayer.of(norm).eval()(maps), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(norms.BIN.of(norm).eval()(maps), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_gates_are_bounded_after_steps_and_learn_at_their_own_rate() -> None:
     work = desk(BIN(gate_rate=50.0), optimizer=OptimizerPlan(lr=0.05, weight_decay=0.01))
-    before = [layer.gate.detach().clone() for layer in work.net.norms(BINLayer)]
+    before = [layer.gate.detach().clone() for layer in work.net.norms(norms.BIN)]
     weights = {id(p) for p in work.net.trainable()}
     work.method.prepare(work)
     groups = work.optimizers["main"].param_groups
     assert [(group["lr"], group["weight_decay"]) for group in groups] == [(0.05, 0.01), (2.5, 0.0)]
     assert {id(p) for group in groups for p in group["params"]} == weights
-    assert {id(p) for p in groups[1]["params"]} == {id(layer.gate) for layer in work.net.norms(BINLayer)}
+    assert {id(p) for p in groups[1]["params"]} == {id(layer.gate) for layer in work.net.norms(norms.BIN)}
     work.net.train()
     for seed in range(3):
         work.method.step(work, random_images(8, seed=seed).batch(torch.arange(8)))
     assert work.method.report(work) == {}
-    gates = [layer.gate.detach() for layer in work.net.norms(BINLayer)]
-    assert all(0 <= float(gate.min()) and float(gate.max()) <= 1 for gate in gates)
+    gates = [layer.gate.detach() for layer in work.net.norms(norms.BIN)]
+    assert all(float(gate.min()) >= 0 and float(gate.max()) <= 1 for gate in gates)
     assert any(not torch.equal(gate, old) for gate, old in zip(gates, before, strict=True))
 
 
 def test_stages_and_sharing() -> None:
     net = tiny_net(BIN(stages=1))
-    assert len(net.norms(BINLayer)) == 1
+    assert len(net.norms(norms.BIN)) == 1
     assert "backbone.blocks.0.1.gate" in BIN().share(net).down

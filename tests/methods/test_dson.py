@@ -1,19 +1,27 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from tests.methods.desk import PLAN, desk, random_images, site, tiny_net
+from unseen.client import Workshop
+from unseen.drawer import Drawer
+from unseen.engines.local import LocalEngine
 from unseen.errors import UserError
-from unseen.methods.dson import ROWS, TAKEN, DSON
+from unseen.ledger import Ledger
+from unseen.measure import measure
+from unseen.methods.dson import DSON, ROWS, TAKEN
+from unseen.nets import norms
 from unseen.nets.backbones import create_net
 from unseen.nets.net import Net
-from unseen.nets.norms import DSON as DSONLayer
+from unseen.server import evaluate, federate
 from unseen.tensors import load, snapshot
 from unseen.types import Reply, Server, Tensors
-
-from tests.methods.desk import desk, random_images, site
 
 
 def built(branches: int = 3) -> Net:
@@ -41,9 +49,9 @@ def numpy_dson(
     return gamma[None, :, None, None] * (x - mean) / np.sqrt(var + 1e-5) + beta[None, :, None, None]
 
 
-def norm_and_maps() -> tuple[DSONLayer, torch.Tensor]:
+def norm_and_maps() -> tuple[norms.DSON, torch.Tensor]:
     torch.manual_seed(0)
-    norm = DSONLayer(4)
+    norm = norms.DSON(4)
     with torch.no_grad():
         norm.weight.uniform_(0.5, 1.5)
         norm.bias.normal_()
@@ -97,14 +105,14 @@ def test_pretrained_norms_are_taken_over() -> None:
             bn.weight.fill_(1.5)
             bn.running_var.fill_(2.5)
     DSON().build(net)
-    for norm in net.norms(DSONLayer):
+    for norm in net.norms(norms.DSON):
         assert bool((norm.weight == 1.5).all()) and bool((norm.running_var == 2.5).all())
 
 
 def test_share_a_branch_is_private_and_the_room_only_comes_down() -> None:
     net = built()
     share = DSON().share(net)
-    branch = net.state_of(DSONLayer)
+    branch = net.state_of(norms.DSON)
     assert branch and not branch & (share.up | share.down)
     assert {ROWS, TAKEN} == share.down - share.up
     assert share.up < share.down
@@ -118,7 +126,7 @@ def federation(method: DSON, net: Net) -> tuple[Server, dict[str, Tensors]]:
     for seed, (client, images) in enumerate([("a", 10), ("b", 30)]):
         load(net, initial)
         replies.append(train(method, net, server, client, images, seed))
-        branches[client] = snapshot(net, net.state_of(DSONLayer))
+        branches[client] = snapshot(net, net.state_of(norms.DSON))
     server.state = method.merge(server, iter(replies), lambda reply: method.weigh(server, reply))
     mean = 0.25 * replies[0].state["head.weight"] + 0.75 * replies[1].state["head.weight"]
     torch.testing.assert_close(server.state["head.weight"], mean)
@@ -170,3 +178,28 @@ def test_more_clients_than_room_is_an_error_before_training() -> None:
     assert DSON(branches=2).brief(server, {}, ["a", "b"]) == {}
     with pytest.raises(UserError, match="--set branches"):
         DSON(branches=2).brief(server, {}, ["a", "b", "c"])
+
+
+def test_through_the_real_loop_with_partial_participation(tmp_path: Path) -> None:
+    method = DSON()
+    net = tiny_net(method)
+    share = method.share(net)
+    plan = replace(PLAN, rounds=4, participation=2)
+    sites = {name: site(name, seed=seed) for seed, name in enumerate("abc")}
+    workshop = Workshop(method, net, plan, sites.__getitem__, Drawer(tmp_path), lambda x, rng: x)
+    server = Server(snapshot(net, sorted(share.up | share.down)))
+    engine = LocalEngine(workshop, list(sites))
+    accuracies: dict[int, dict[str, float]] = {}
+    for played in federate(method, share, plan, engine, server, Ledger()):
+        if played.evaluation is not None:
+            accuracies[played.evaluation.round] = {c: s.accuracy for c, s in played.evaluation.clients.items()}
+    assert server.state[TAKEN].tolist() == [1, 1, 1]
+    assert set(accuracies) == {1, 2, 3} and all(set(of) == set(sites) for of in accuracies.values())
+    # What clients measured is the ensemble that a fresh net makes of the server's state alone.
+    last = evaluate(share, engine, server.state, 4, Ledger())
+    fresh = tiny_net(method, seed=5)
+    load(fresh, server.state)
+    for name, here in sites.items():
+        score = measure(method.predict, fresh, here.validation, plan)
+        assert score.correct == last.clients[name].correct
+        assert score.loss == pytest.approx(last.clients[name].loss, rel=1e-5)

@@ -8,14 +8,14 @@ from tests.methods.desk import random_images, tiny_net
 from unseen.errors import UserError
 from unseen.methods.dsu import DSU
 from unseen.methods.fedavg import FedAvg
-from unseen.nets.styles import DSU as DSUModule
+from unseen.nets import styles
 
 
 def test_resampling_against_numpy() -> None:
     torch.manual_seed(3)
     maps = torch.randn(4, 2, 5, 3) * 2 + 1
     torch.manual_seed(7)
-    resampled = DSUModule(p=1.0)(maps)
+    resampled = styles.DSU(p=1.0)(maps)
     # The same draws in the same order: the coin, one number per mean, one per standard deviation.
     torch.manual_seed(7)
     torch.rand(())
@@ -42,6 +42,6 @@ def test_stages() -> None:
     assert [len(after) for after in tiny_net(DSU()).inserted] == [1, 1, 1, 1]
     net = tiny_net(DSU(p=0.2, stages=(1,)))
     assert [len(after) for after in net.inserted] == [0, 1, 0, 0]
-    assert net.norms(DSUModule)[0].p == 0.2
+    assert net.norms(styles.DSU)[0].p == 0.2
     with pytest.raises(UserError, match="no stage -1"):
         tiny_net(DSU(stages=(-1,)))

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.methods.desk import desk, random_images
 from unseen.errors import UserError
 from unseen.method import compose
 from unseen.methods.fedavg import FedAvg
@@ -13,8 +14,6 @@ from unseen.nets.backbones import create_net
 from unseen.nets.heads import logits_under
 from unseen.nets.net import Net
 from unseen.tensors import snapshot
-
-from tests.methods.desk import desk, random_images
 
 
 def small_net() -> Net:
@@ -87,5 +86,5 @@ def test_a_replaced_head_is_guided_by_its_own_kind() -> None:
 def test_a_head_that_does_not_come_with_the_orders_is_an_error() -> None:
     net = small_net()
     received = {key: value for key, value in snapshot(net).items() if key != "head.bias"}
-    with pytest.raises(UserError, match="head.*bias|bias.*head"):
+    with pytest.raises(UserError, match="bias"):
         logits_under(net, received, torch.zeros(2, net.feature_size))

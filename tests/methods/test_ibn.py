@@ -7,14 +7,14 @@ from torch import nn
 
 from tests.methods.desk import desk, random_images
 from unseen.methods.ibn import IBN
+from unseen.nets import norms
 from unseen.nets.backbones import create_net
-from unseen.nets.norms import IBN as IBNLayer
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_layer_against_numpy(training: bool) -> None:
     torch.manual_seed(0)
-    layer = IBNLayer(5).train(training)
+    layer = norms.IBN(5).train(training)
     with torch.no_grad():
         for tensor in (layer.weight, layer.bias, layer.running_mean):
             tensor.normal_()
@@ -28,33 +28,41 @@ def test_layer_against_numpy(training: bool) -> None:
         for image in range(3):
             maps_of_one = x[image, channel]
             m, v = (maps_of_one.mean(), maps_of_one.var()) if channel < 2 else (mean[channel], var[channel])
-            gamma, beta = float(layer.weight[channel]), float(layer.bias[channel])
+            gamma, beta = float(layer.weight[channel].detach()), float(layer.bias[channel].detach())
             expected[image, channel] = gamma * (maps_of_one - m) / np.sqrt(v + 1e-5) + beta
     np.testing.assert_allclose(layer(maps).detach().numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_first_norm_of_each_block_of_the_first_three_stages() -> None:
     net = IBN().build(create_net("resnet18", 3, image_size=32))
-    split = {name for name, module in net.backbone.named_modules() if isinstance(module, IBNLayer)}
+    split = {name for name, module in net.backbone.named_modules() if isinstance(module, norms.IBN)}
     assert split == {f"layer{stage}.{block}.bn1" for stage in (1, 2, 3) for block in (0, 1)}
 
 
 def test_fused_norms_are_found_too() -> None:
     net = IBN(stages=1).build(create_net("mobilenetv2_100", 3, image_size=32))
-    split = {name for name, module in net.backbone.named_modules() if isinstance(module, IBNLayer)}
+    split = {name for name, module in net.backbone.named_modules() if isinstance(module, norms.IBN)}
     assert split == {"blocks.0.0.bn1", "blocks.1.0.bn1", "blocks.1.1.bn1"}
-    out = net.norms(IBNLayer)[0](torch.randn(2, 32, 8, 8) * 20)
+    layer = net.norms(norms.IBN)[0]
+    with torch.no_grad():
+        layer.weight.fill_(20.0)
+        out = layer(torch.randn(2, 32, 8, 8))
     assert float(out.min()) == 0.0 and float(out.max()) == 6.0
+
+
+@pytest.mark.parametrize(("backbone", "blocks"), [("densenet121", 6 + 12 + 24), ("resnet50", 3 + 4 + 6)])
+def test_number_of_blocks(backbone: str, blocks: int) -> None:
+    assert len(IBN().build(create_net(backbone, 3, image_size=32)).norms(norms.IBN)) == blocks
 
 
 def test_everywhere_like_xan() -> None:
     net = IBN(placement="all", stages=4).build(create_net("resnet18", 3, image_size=32))
-    assert len(net.norms(IBNLayer)) == 20
+    assert len(net.norms(norms.IBN)) == 20
 
 
 def test_a_net_without_blocks_splits_every_norm() -> None:
     net = IBN(stages=3).build(create_net("convnet", 3, image_size=32))
-    assert [isinstance(norm, IBNLayer) for norm in net.norms(nn.BatchNorm2d)] == [True, True, True, False]
+    assert [isinstance(norm, norms.IBN) for norm in net.norms(nn.BatchNorm2d)] == [True, True, True, False]
 
 
 def test_state_names_stay_those_of_batchnorm_and_all_is_shared() -> None:

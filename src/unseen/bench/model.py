@@ -53,13 +53,15 @@ class Trained:
             return self.method.predict(self.net, x.to(self.settings.plan.device)).float().softmax(1).cpu()
 
 
-def load_trained(path: Path) -> Trained:
-    """The selected model of a finished run."""
+def load_trained(path: Path, device: str | None = None) -> Trained:
+    """The selected model of a finished run, on the device it was trained on or on another."""
     directory = RunDirectory.open(path)
     if not directory.model_path.exists():
         raise UserError(f"The run in {path} is not finished: go on with it by `unseen run --resume {path}`.")
     state, about = read_tensors(directory.model_path)
     settings = Settings.from_json(about["settings"])
+    if device is not None:
+        settings = replace(settings, plan=replace(settings.plan, device=device))
     method = parse(settings.method, settings.fields)
     # The file has the weights; those the training began with need not be at hand.
     net = build_net(replace(settings, weights="none"), method, len(about["classes"]))

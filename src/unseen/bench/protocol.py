@@ -262,7 +262,7 @@ def settings(
     if dataset is None:
         raise UserError(f'The protocol "{chosen.name}" is for any dataset; give one with --data.')
     changes = {key: value for key, value in changes.items() if value is not None}
-    if changes.get("rounds", 1) < 1 or changes.get("batch_size", 1) < 2:
+    if changes.get("rounds", 1) < 1 or changes.get("batch_size", 2) < 2:
         raise UserError("--rounds must be at least 1 and --batch-size at least 2 (BatchNorm needs two images).")
     if "local_epochs" in changes and "local_steps" in changes:
         raise UserError("Give --local-epochs or --local-steps, not both.")

@@ -32,7 +32,7 @@ from unseen.method import Method, name_of
 from unseen.nets.net import Net
 from unseen.registry import parse
 from unseen.server import Evaluation, Round, evaluate, federate
-from unseen.tensors import load, pick, snapshot
+from unseen.tensors import load, snapshot
 from unseen.types import ClientId, Engine, ImageSet, Plan, Server, Share, Site, Tensors
 
 
@@ -230,19 +230,19 @@ class Trial:
         net, target = self.assembly.net, self.assembly.target
         if target is None:
             return Score(0, 0, 0.0)
-        load(net, pick(state, self.assembly.share.up))
+        load(net, pick(state, self.assembly.share.up | self.assembly.share.down))
         return measure(
             self.assembly.method.predict, net, target, self.assembly.plan, lambda done: self.watcher.testing(done, len(target))
         )
 
     def _finish(self, server: Server, selection: Selection, ledger: Ledger, started: float) -> Result:
         assembly, settings = self.assembly, self.assembly.settings
-        last = evaluate(assembly.share, self.engine, server.state, server.round, ledger)
+        last = evaluate(self.engine, server.state, server.round, ledger)
         self._select(selection, last, server.state)
         selection.finished(server.round, server.state)
         in_domain = last
         if selection.round != server.round:
-            in_domain = evaluate(assembly.share, self.engine, selection.state, selection.round, ledger)
+            in_domain = evaluate(self.engine, selection.state, selection.round, ledger)
         score = self._test(selection.state)
         summary = {
             "method": settings.method,

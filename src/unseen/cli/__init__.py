@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from unseen.cli import data, methods, predict, run, show
+from unseen.cli import data, flower, methods, predict, run, show
 from unseen.cli.screen import errors
 from unseen.errors import UserError
+
+
+# A full, read-only or forbidden disk is the user's to mend, wherever it is met; any other is a bug to be seen.
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
+
+def said(sentence: str) -> typer.Exit:
+    errors().print(f"Error: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return typer.Exit(2)
 
 
 class Commands(TyperGroup):
@@ -19,8 +29,12 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except UserError as error:
-            errors().print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-            raise typer.Exit(2) from None
+            raise said(str(error)) from None
+        except OSError as error:
+            if error.errno not in DISK:
+                raise
+            place = error.filename or "a file"
+            raise said(f"{place} could not be written ({error.strerror}); make room or give another place.") from None
         except KeyboardInterrupt:
             errors().print("Stopped; run the same command again to go on.", highlight=False)
             raise typer.Exit(130) from None
@@ -29,7 +43,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     name="unseen",
-    help="Federated domain generalization: sites train one image classifier together, for a site that no one trained on.",
+    help="Sites train one image classifier together, for a site that no one trained on.",
     epilog="Example: unseen run --data digits --target street --method fedavg",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -40,6 +54,7 @@ app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("protocols", epilog=methods.PROTOCOLS_EXAMPLE)(methods.protocols)
 app.add_typer(data.app, name="data")
+app.add_typer(flower.app, name="flower")
 
 
 def _version(wanted: bool) -> None:
@@ -52,7 +67,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 

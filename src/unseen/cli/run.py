@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from unseen.cli.screen import chosen_by, duration, errors, percent, results, screen
+from unseen.cli.screen import budget, chosen_by, duration, errors, percent, results, screen
 from unseen.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def run(
         str | None, typer.Option(help="The unseen domain: one, several with commas, or `all`.", rich_help_panel=WHAT)
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="A method, or several as fedbn+fedprox. [default: fedavg]", rich_help_panel=WHAT)
+        str | None, typer.Option(help="A method, or several as fedbn+fedprox. (default: fedavg)", rich_help_panel=WHAT)
     ] = None,
     field: Annotated[
         list[str] | None,
@@ -43,7 +43,10 @@ def run(
     root: Annotated[Path | None, typer.Option(help="The folder of the dataset's images.", rich_help_panel=WHAT)] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(help="A budget by name; `unseen protocols` lists them. [default: digits, pacs-quick]", rich_help_panel=BUDGET),
+        typer.Option(
+            help="A budget by name; `unseen protocols` lists them. (default: digits, pacs-quick)",
+            rich_help_panel=BUDGET,
+        ),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds.", rich_help_panel=BUDGET)] = None,
     local_epochs: Annotated[int | None, typer.Option(help="Local epochs per round.", rich_help_panel=BUDGET)] = None,
@@ -54,20 +57,25 @@ def run(
     lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=BUDGET)] = None,
     partition: Annotated[
         str | None,
-        typer.Option(help="Domains to clients: domain, iid:K, dirichlet:K:ALPHA, mixed:N:ALPHA, pairs.", rich_help_panel=BUDGET),
+        typer.Option(
+            help="Domains to clients: domain, iid:K, dirichlet:K:ALPHA, mixed:N:ALPHA, pairs.", rich_help_panel=BUDGET
+        ),
     ] = None,
     participation: Annotated[
         float | None, typer.Option(help="Clients in a round: a fraction up to 1, or a number.", rich_help_panel=BUDGET)
     ] = None,
     validation: Annotated[
-        float | None, typer.Option(help="Part of each client's images held back for validation.", rich_help_panel=BUDGET)
+        float | None,
+        typer.Option(help="Part of each client's images held back for validation.", rich_help_panel=BUDGET),
     ] = None,
     client_selection: Annotated[
         str | None, typer.Option(help="Local model to upload: last or best.", rich_help_panel=BUDGET)
     ] = None,
     server_selection: Annotated[
         str | None,
-        typer.Option(help="Round to keep: validation, last, or oracle (PEEKS at the unseen domain).", rich_help_panel=BUDGET),
+        typer.Option(
+            help="Round to keep: validation, last, or oracle (PEEKS at the unseen domain).", rich_help_panel=BUDGET
+        ),
     ] = None,
     augmentation: Annotated[
         str | None,
@@ -75,7 +83,9 @@ def run(
     ] = None,
     test_every: Annotated[
         int | None,
-        typer.Option(help="Rounds between two tests on the unseen domain, for the curve only; 0: none.", rich_help_panel=BUDGET),
+        typer.Option(
+            help="Rounds between two tests on the unseen domain, for the curve only; 0: none.", rich_help_panel=BUDGET
+        ),
     ] = None,
     backbone: Annotated[
         str | None, typer.Option(help="convnet, alexnet, alexnet_bn or a name of timm's.", rich_help_panel=NET)
@@ -84,21 +94,28 @@ def run(
         str | None, typer.Option(help="none, imagenet, or a .safetensors or .pth file.", rich_help_panel=NET)
     ] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the images in px.", rich_help_panel=NET)] = None,
-    bottleneck: Annotated[int | None, typer.Option(help="Width of a layer before the head.", rich_help_panel=NET)] = None,
-    engine: Annotated[str | None, typer.Option(help="local or flower. [default: local]", rich_help_panel=HOW)] = None,
+    bottleneck: Annotated[
+        int | None, typer.Option(help="Width of a layer before the head.", rich_help_panel=NET)
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="local or flower. (default: local)", rich_help_panel=HOW)] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes; the same bits for any number. [default: a process per core]", rich_help_panel=HOW)
+        int | None,
+        typer.Option(
+            help="Processes; the same bits for any number. (default: a process per core)", rich_help_panel=HOW
+        ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda, cuda:NUMBER or mps. [default: auto]", rich_help_panel=HOW)
+        str | None, typer.Option(help="auto, cpu, cuda, cuda:NUMBER or mps. (default: auto)", rich_help_panel=HOW)
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="float32 or bfloat16. [default: float32]", rich_help_panel=HOW)
+        str | None, typer.Option(help="float32 or bfloat16. (default: float32)", rich_help_panel=HOW)
     ] = None,
     skip_broken: Annotated[
         bool | None, typer.Option("--skip-broken", help="Leave broken images out, and list them.", rich_help_panel=HOW)
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run directories. [default: runs]", rich_help_panel=HOW)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run directories. (default: runs)", rich_help_panel=HOW)
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the run in this directory.", rich_help_panel=HOW)
     ] = None,
@@ -108,8 +125,6 @@ def run(
     The same command again goes on where it was stopped; a finished run is not run again.
     """
     given = {name: value for name, value in locals().items() if value is not None and name not in ("workers", "resume")}
-    console = errors()
-    console.print("preparing ...", style="dim")
     if resume is not None:
         if given:
             option = "--set" if "field" in given else f"--{next(iter(given)).replace('_', '-')}"
@@ -119,8 +134,9 @@ def run(
         todo, folder = _planned(given), given.get("out", Path("runs"))
     finished: list[Result] = []
     for number, chosen in enumerate(todo, 1):
-        if len(todo) > 1:
-            console.print(f"run {number} of {len(todo)}: unseen {chosen.target}, seed {chosen.seed}", highlight=False)
+        which = f"run {number} of {len(todo)}: " if len(todo) > 1 else ""
+        about = f"{chosen.method} on {chosen.data}, unseen {chosen.target}, seed {chosen.seed}, {budget(chosen.plan)}"
+        errors().print(which + about, markup=False, highlight=False, soft_wrap=True)
         finished.append(_carry_out(chosen, folder, workers))
         report(finished[-1])
     if len(finished) > 1:
@@ -166,10 +182,10 @@ def read_seeds(text: str | None, protocols: tuple[int, ...]) -> list[int]:
         return list(protocols)
     seeds: list[int] = []
     for word in text.split(","):
-        first, _, last = word.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+        ends = word.strip().split("-")
+        if len(ends) > 2 or not all(end.isdecimal() for end in ends) or int(ends[-1]) < int(ends[0]):
             raise UserError(f'"{text}" is not understood as seeds; write 0, or 0,1,2, or 0-2, or all.')
-        seeds += range(int(first), int(last or first) + 1)
+        seeds += range(int(ends[0]), int(ends[-1]) + 1)
     return list(dict.fromkeys(seeds))
 
 
@@ -197,11 +213,13 @@ def _carry_out(chosen: Settings, out: Path, workers: int | None) -> Result:
     except KeyboardInterrupt:
         shown.close()
         path = directory_for(chosen, out)
-        shown.said(f"Stopped; the same command, or `unseen run --resume {path}`, goes on after the last finished round.")
+        shown.said(
+            f"Stopped; the same command, or `unseen run --resume {path}`, goes on after the last finished round."
+        )
         raise typer.Exit(130) from None
     finally:
         shown.close()
-    if not shown.began_:
+    if not shown.started:
         shown.said("This run was finished before; here is its result.")
     return result
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 if TYPE_CHECKING:
-    from unseen.bench.protocol import Settings
+    from unseen.bench.protocol import Protocol, Settings
+    from unseen.types import Plan
 
 QUIET = 10.0  # seconds without a line before a plain screen says how far a test is
 
@@ -44,6 +45,12 @@ def chosen_by(selection: str) -> str:
     return {"oracle": "oracle (PEEKS at the unseen domain)"}.get(selection, selection)
 
 
+def budget(plan: Plan | Protocol) -> str:
+    """`40 rounds of 200 steps of 64`."""
+    count, unit = (plan.local_steps, "step") if plan.local_steps else (plan.local_epochs, "epoch")
+    return f"{plan.rounds} rounds of {count} {unit}{'' if count == 1 else 's'} of {plan.batch_size}"
+
+
 class Pace:
     """How far, and how long still: by the mean of the rounds of this start."""
 
@@ -69,17 +76,15 @@ class Plain:
     """One line per round."""
 
     def __init__(self) -> None:
+        self.started = self.peeks = False
         self.pace = Pace(1, 1)
         self.spoke = time.monotonic()
-        self.peeks = False
-        self.began_ = False
 
     def began(self, settings: Settings, clients: int, first: int, last: int) -> None:
-        self.began_, self.pace = True, Pace(first, last)
+        self.started, self.pace = True, Pace(first, last)
         self.peeks = settings.plan.server_selection == "oracle"
         if first > 1:
             self.said(f"going on after round {first - 1}")
-        self.said(f"{clients} clients, {last} rounds, unseen domain: {settings.target}")
 
     def round(self, line: dict[str, Any]) -> None:
         number = line["round"]
@@ -97,51 +102,41 @@ class Plain:
         pass
 
 
-class Live:
-    """A bar with the numbers of the last round beside it."""
+class Live(Plain):
+    """The same lines, scrolling by above a bar."""
 
     def __init__(self, console: Console) -> None:
-        self.began_ = False
-        self.pace = Pace(1, 1)
-        self.peeks = False
+        super().__init__()
         self.bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
             TextColumn("{task.fields[left]}", style="cyan"),
             console=console,
+            transient=True,
         )
 
     def began(self, settings: Settings, clients: int, first: int, last: int) -> None:
-        self.began_, self.pace = True, Pace(first, last)
-        self.peeks = settings.plan.server_selection == "oracle"
-        self.task = self.bar.add_task(
-            f"{settings.method}, {clients} clients, unseen: {settings.target}",
-            total=last,
-            completed=first - 1,
-            numbers="",
-            left="",
-        )
-        self.test = self.bar.add_task("testing on the unseen domain", total=None, visible=False, numbers="", left="")
+        super().began(settings, clients, first, last)
+        self.rounds = self.bar.add_task(f"rounds, {clients} clients", total=last, completed=first - 1, left="")
+        self.test = self.bar.add_task("testing on the unseen domain", visible=False, left="")
         self.bar.start()
 
     def round(self, line: dict[str, Any]) -> None:
-        number = line["round"]
-        self.bar.update(self.test, visible=False)
-        self.bar.update(self.task, completed=number, numbers=tell(line, self.peeks), left=self.pace.left(number))
+        super().round(line)
+        self.bar.update(self.rounds, completed=line["round"], left=self.pace.left(line["round"]))
 
     def testing(self, done: int, total: int) -> None:
         self.bar.update(self.test, completed=done, total=total, visible=done < total)
 
     def said(self, sentence: str) -> None:
-        self.bar.console.print(sentence, markup=False, highlight=False)
+        self.bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         self.bar.stop()
 
 
-def screen() -> Plain | Live:
+def screen() -> Plain:
     console = errors()
     return Live(console) if console.is_terminal else Plain()

@@ -19,7 +19,7 @@ from torch import Tensor
 from unseen.errors import unknown
 
 _LUMA = (0.2989, 0.587, 0.114)  # grey as torchvision weighs it
-_CHUNK = 8  # images
+_CHUNK = 300_000  # numbers worked on at once, on a CPU: with what is made of them, a core's cache
 _ATTEMPTS = 10  # draws of a crop before the whole image is taken
 
 
@@ -99,12 +99,14 @@ def apply(x: Tensor, recipe: Recipe, rng: torch.Generator) -> Tensor:
     if not (recipe.moves or recipe.colours or recipe.grey > 0):
         return x
     count = len(x)
+    if count == 0:
+        return x
     box = _draw_boxes(count, x.shape[-1] / x.shape[-2], recipe, rng) if recipe.moves else None
     jitter = _draw_jitter(count, recipe, rng)
     grey = torch.rand(count, generator=rng) < recipe.grey if recipe.grey > 0 else torch.zeros(count, dtype=torch.bool)
     out = torch.empty_like(x)
     # Colours are mixed plane by plane, a few images at a time: what is worked on stays in a core's cache.
-    some = _CHUNK if x.device.type == "cpu" else count
+    some = max(1, _CHUNK // x[0].numel()) if x.device.type == "cpu" else count
     for start in range(0, count, some):
         part = slice(start, start + some)
         planes = x[part].clone(memory_format=torch.contiguous_format) if box is None else _cut(x[part], box[:, part])
@@ -157,10 +159,11 @@ def _centres(count: int, like: Tensor) -> Tensor:
 def _cut(x: Tensor, box: Tensor) -> Tensor:
     """Each image's own box, stretched to the whole, by bilinear interpolation; planes, whatever the layout of `x`."""
     half_x, half_y, centre_x, centre_y = box.to(x)
-    grid = x.new_empty(len(x), x.shape[2], x.shape[3], 2)
-    grid[..., 0] = (centre_x[:, None] + half_x[:, None] * _centres(x.shape[3], x))[:, None, :]
-    grid[..., 1] = (centre_y[:, None] + half_y[:, None] * _centres(x.shape[2], x))[:, :, None]
-    cut = F.grid_sample(x.contiguous(), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    at_x = (centre_x[:, None] + half_x[:, None] * _centres(x.shape[3], x))[:, None, :]
+    at_y = (centre_y[:, None] + half_y[:, None] * _centres(x.shape[2], x))[:, :, None]
+    # Pairs (x, y) side by side in memory: seen as complex numbers, they are written in one go.
+    grid = torch.view_as_real(torch.complex(*torch.broadcast_tensors(at_x, at_y)))
+    cut = F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
     return cut.contiguous()
 
 
@@ -232,19 +235,27 @@ def _turn_hue(planes: Tensor, turn: Tensor) -> None:
     Turning the hue keeps a pixel's largest and smallest channel, so HSV is never built: only the hue is.
     """
     red, green, blue = planes.unbind(1)
-    top = torch.maximum(torch.maximum(red, green), blue)
+    others = torch.maximum(green, blue)
+    top = torch.maximum(red, others)
     chroma = top - torch.minimum(torch.minimum(red, green), blue)
-    scale = chroma.clamp(min=1e-12).reciprocal_()  # a grey pixel has chroma 0: any hue gives it back
-    from_red = (green - blue).mul_(scale)
-    from_green = (blue - red).mul_(scale).add_(2)
-    from_blue = (red - green).mul_(scale).add_(4)
-    hue = torch.where(top == red, from_red, torch.where(top == green, from_green, from_blue))
-    hue.add_(6 * turn[:, None, None])
-    for channel, offset in enumerate((5.0, 3.0, 1.0)):
-        # How far this channel is below the top, in parts of the chroma: a trapezoid around the hexagon,
-        # min(k, 4 - k) cut to [0, 1], written as 2 - |k - 2|.
-        k = (hue + offset).remainder_(6)
-        below = k.sub_(2).abs_().neg_().add_(2).clamp_(0, 1)
+    sixth = chroma.clamp(min=1e-12).reciprocal_().div_(6)  # a grey pixel has chroma 0: any hue gives it back
+    # Which channel is the largest, as 0 or 1, without a branch: comparing and choosing are slow, arithmetic is not.
+    # Where two are equal, both ways of computing the hue agree.
+    is_red = (red - others).mul_(1e30).clamp_(0, 1)
+    is_green = (green - blue).mul_(1e30).clamp_(0, 1)
+    hue = torch.lerp(
+        (red - green).mul_(sixth).add_(4 / 6),
+        (blue - red).mul_(sixth).add_(2 / 6),
+        is_green,
+    )
+    hue = torch.lerp(hue, (green - blue).mul_(sixth), is_red)
+    hue.add_(turn[:, None, None])
+    for channel in range(3):
+        # How far this channel is below the top, in parts of the chroma: a trapezoid around the circle. It is 0 within a
+        # sixth of the channel's own colour, 1 beyond a third, and the opposite colour is half a circle away.
+        away = hue + (0.5 - channel / 3)
+        away.sub_(away.round()).abs_()
+        below = away.mul_(-6).add_(2).clamp_(0, 1)
         torch.addcmul(top, chroma, below, value=-1, out=planes[:, channel])
 
 

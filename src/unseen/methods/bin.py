@@ -2,8 +2,8 @@
 
 Nam, Kim: Batch-Instance Normalization for Adaptively Style-Invariant Neural Networks. NeurIPS 2018.
 
-The box: each BatchNorm becomes gamma * (rho * BN(x) + (1 - rho) * IN(x)) + beta, one rho per channel. rho starts at 1, is
-trained like any weight and put back into [0, 1] after every step. In the federation rho is shared like any weight.
+The box: each BatchNorm becomes gamma * (rho * BN(x) + (1 - rho) * IN(x)) + beta, one rho per channel. rho starts at 1,
+is trained like any weight and put back into [0, 1] after every step. In the federation rho is shared like any weight.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import ClassVar
 import torch
 
 from unseen.method import Method
+from unseen.nets import norms
 from unseen.nets.net import Net
-from unseen.nets.norms import BIN as BINLayer
 from unseen.nets.swap import swap_norms
 from unseen.types import Tensors, Work
 
@@ -28,10 +28,10 @@ class BIN(Method):
     gate_rate: float = 10.0  # learning rate of rho, in learning rates of the weights
 
     def build(self, net: Net) -> Net:
-        return swap_norms(net, BINLayer.of, self.stages)
+        return swap_norms(net, norms.BIN.of, self.stages)
 
     def prepare(self, work: Work) -> None:
-        gates = [layer.gate for layer in work.net.norms(BINLayer)]
+        gates = [layer.gate for layer in work.net.norms(norms.BIN)]
         among = set(gates)
         for group in list(work.optimizers["main"].param_groups):
             if moved := [p for p in group["params"] if p in among]:
@@ -44,6 +44,6 @@ class BIN(Method):
     def report(self, work: Work) -> Tensors:
         # The layer puts gates back into [0, 1] before each training pass; after the last step it is done here.
         with torch.no_grad():
-            for layer in work.net.norms(BINLayer):
+            for layer in work.net.norms(norms.BIN):
                 layer.gate.clamp_(0, 1)
         return {}

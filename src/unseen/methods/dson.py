@@ -2,10 +2,11 @@
 
 Seo, Suh, Kim, Kim, Han, Han: Learning to Optimize Domain Specific Normalization for Domain Generalization. ECCV 2020.
 
-The box: each BatchNorm normalises by a learned mix of instance and batch statistics. Mix, affine map and running statistics
-form a branch, one per source domain; convolutions and the head are common. At test an image runs through every branch and
-the predictions are averaged. In the federation a client is a domain: it keeps its branch, trains it with the common weights,
-and sends it to the server beside them; the server averages the common weights and puts the branches side by side.
+The box: each BatchNorm normalises by a learned mix of instance and batch statistics. Mix, affine map and running
+statistics form a branch, one per source domain; convolutions and the head are common. At test an image runs through
+every branch and the predictions are averaged. In the federation a client is a domain: it keeps its branch, trains it
+with the common weights, and sends it to the server beside them; the server averages the common weights and puts the
+branches side by side.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from torch.func import functional_call
 
 from unseen.errors import UserError
 from unseen.method import Method, Weigh
+from unseen.nets import norms
 from unseen.nets.branches import Branches
 from unseen.nets.net import Net
-from unseen.nets.norms import DSON as DSONLayer
 from unseen.nets.swap import swap_norms
 from unseen.tensors import RunningMean
 from unseen.types import ClientId, Reply, Server, Share, Tensors, Work
@@ -39,7 +40,7 @@ class DSON(Method):
     branches: int = 3  # room for this many clients; a client is a domain
 
     def build(self, net: Net) -> Net:
-        swap_norms(net, DSONLayer.of, self.stages)
+        swap_norms(net, norms.DSON.of, self.stages)
         state = net.state_dict()
         keys = [key for key in sorted(self._branch(net)) if state[key].is_floating_point()]
         net.extras["branches"] = Branches(state, keys, self.branches)
@@ -56,8 +57,8 @@ class DSON(Method):
         clients = len(set(server.memory) | set(chosen))
         if clients > self.branches:
             raise UserError(
-                f"DSON keeps a branch for every client and has room for {self.branches}, but at least {clients} take part: "
-                f"add --set branches=N with the number of clients."
+                f"DSON keeps a branch for every client and has room for {self.branches}, but {clients} or more "
+                "take part: add --set branches=N with the number of clients."
             )
         return {}
 
@@ -89,7 +90,7 @@ class DSON(Method):
         return votes.logsumexp(0) - torch.tensor(float(len(branches))).log().item()
 
     def _branch(self, net: Net) -> frozenset[str]:
-        return net.state_of(DSONLayer)
+        return net.state_of(norms.DSON)
 
     def _room(self, net: Net) -> Branches:
         room = net.extras["branches"]

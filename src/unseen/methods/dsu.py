@@ -2,9 +2,10 @@
 
 Li, Dai, Ge, Liu, Shan, Duan: Uncertainty Modeling for Out-of-Distribution Generalization. ICLR 2022.
 
-The box: after each stage, with probability p per batch, an image's channel means and standard deviations are replaced by draws
-from N(own mean, spread of the means) and N(own std, spread of the stds), the spreads taken over the batch per channel.
-Nothing happens at test. In a federation each client knows the spread of its own batches only; the rest is FedAvg.
+The box: after each stage, with probability p per batch, an image's channel means and standard deviations are replaced
+by draws from N(own mean, spread of the means) and N(own std, spread of the stds), the spreads taken over the batch per
+channel. Nothing happens at test. In a federation each client knows the spread of its own batches only; the rest is
+FedAvg.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from unseen.method import Method
+from unseen.nets import styles
 from unseen.nets.net import Net
-from unseen.nets.styles import DSU as DSUModule
 from unseen.nets.swap import insert_after
 
 
@@ -26,4 +27,4 @@ class DSU(Method):
     stages: tuple[int, ...] = (0, 1, 2, 3)  # stages after which styles are drawn, from 0 (ResNet's layer1)
 
     def build(self, net: Net) -> Net:
-        return insert_after(net, self.stages, lambda: DSUModule(self.p))
+        return insert_after(net, self.stages, lambda: styles.DSU(self.p))

@@ -1,12 +1,12 @@
-"""FedADG: features of every client are aligned, class by class, to one reference distribution that is learned with them.
+"""FedADG: features of all clients are aligned, class by class, to one reference distribution that is learned with them.
 
 Zhang, Lei, Shi, Huang, Chen: Federated Learning with Domain Generalization. arXiv preprint, 2021.
 
-The box: beside the feature extractor F and the classifier C there is a generator G (noise and one-hot label to a feature),
-shared like F and C, and a discriminator D behind a random projection, which every client has for itself and keeps. A client
-first trains F and C by label-smoothed cross-entropy (E0 epochs). Then (E1 epochs), for each batch: F and C on lambda_0 *
-(1 - D(F(x)|y))^2 + lambda_1 * cross-entropy; D to tell F(x) from G(z, y); G on D's opinion of G(z, y). The server takes the
-plain mean of F, C and G over clients. At test time only C(F(x)) is left.
+The box: beside the feature extractor F and the classifier C there is a generator G (noise and one-hot label to a
+feature), shared like F and C, and a discriminator D behind a random projection, which every client has for itself and
+keeps. A client first trains F and C by label-smoothed cross-entropy (E0 epochs). Then (E1 epochs), for each batch: F
+and C on lambda_0 * (1 - D(F(x)|y))^2 + lambda_1 * cross-entropy; D to tell F(x) from G(z, y); G on D's opinion of
+G(z, y). The server takes the plain mean of F, C and G over clients. At test time only C(F(x)) is left.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FedADG(Method):
     sends: ClassVar[str] = "the weights of a generator of features, by class"
     ignores: ClassVar[frozenset[str]] = frozenset({"loss"})
 
-    variant: Literal["follow", "paper", "official"] = "follow"  # losses, order and weights: docs/methods/fedadg.md has the table
+    variant: Literal["follow", "paper", "official"] = "follow"  # losses, order, weights: docs/methods/fedadg.md
     warmup: float = 0.3  # share of a round's steps before the adversarial ones: E0 / (E0 + E1) = 3 / 10
     adversarial: bool = True  # off: without G and D (Fig. 5)
     reference: Reference = "generated"  # or a fixed one: N(0, I), U[-1, 1], Laplace(1/sqrt 2) (Table 8)
@@ -126,9 +126,8 @@ class FedADG(Method):
         labels = net.classes if recipe.one_hot else 0
         if self.reference == "generated":
             net.extras["generator"] = Generator(self.noise_size or max(size // 2, 1), labels, size, size)
-        net.extras["discriminator"] = Discriminator(
-            size, labels, recipe.discriminator_hidden or size, self.projection_size or max(size // 4, 1), recipe.projection
-        )
+        hidden, projected = recipe.discriminator_hidden or size, self.projection_size or max(size // 4, 1)
+        net.extras["discriminator"] = Discriminator(size, labels, hidden, projected, recipe.projection)
         return net
 
     def share(self, net: Net) -> Share:

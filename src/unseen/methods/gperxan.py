@@ -3,10 +3,10 @@
 Le, Ho, Do, Le-Phuoc, Wong: Efficiently Assemble Normalization Layers and Regularization for Federated Domain
 Generalization. CVPR 2024.
 
-The box: each BatchNorm of the first stages becomes XAN, w_in * IN(h) + w_bn * BN(h) with two scalars per layer; IN starts from
-1 and 0, BN from the weights that were there. A client keeps its own BN branch and loads the rest; the server averages all of
-it, weighted by images, for the unseen domain. Locally: cross-entropy of the own head, plus `guidance` times that of the
-received, frozen head on the same features.
+The box: each BatchNorm of the first stages becomes XAN, w_in * IN(h) + w_bn * BN(h) with two scalars per layer; IN
+starts from 1 and 0, BN from the weights that were there. A client keeps its own BN branch and loads the rest; the
+server averages all of it, weighted by images, for the unseen domain. Locally: cross-entropy of the own head, plus
+`guidance` times that of the received, frozen head on the same features.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Zhou, Yang, Qiao, Xiang: Domain Generalization with MixStyle. ICLR 2021.
 
-The box: after some stages, with probability p per batch, each image's channel means and standard deviations are mixed with those
-of another image of the batch, with a weight from Beta(alpha, alpha). No gradient flows through the statistics. Nothing
-happens at test. In a federation each client mixes within its own batches; the rest is FedAvg.
+The box: after some stages, with probability p per batch, each image's channel means and standard deviations are mixed
+with those of another image of the batch, with a weight from Beta(alpha, alpha). No gradient flows through the
+statistics. Nothing happens at test. In a federation each client mixes within its own batches; the rest is FedAvg.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ class MixStyle(Method):
 
     p: float = 0.5  # probability of mixing, per batch and stage
     alpha: float = 0.1  # of Beta(alpha, alpha): small values keep most of one of the two styles
-    stages: tuple[int, ...] = (0, 1)  # stages after which styles are mixed, from 0 (ResNet's layer1); 0,1,2 in some papers
+    stages: tuple[int, ...] = (
+        0,
+        1,
+    )  # after which styles are mixed, from 0 (ResNet's layer1); also used: 0,1,2
 
     def build(self, net: Net) -> Net:
         return insert_after(net, self.stages, lambda: MixStyleModule(self.p, self.alpha))

@@ -2,10 +2,10 @@
 
 Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021.
 
-The box: like FedAvg, with a projection head of two layers in front of the classifier. A client adds to cross-entropy `mu`
-times -log(e^(s_G/tau) / (e^(s_G/tau) + e^(s_prev/tau))), with s_G and s_prev the cosines between an image's projected
-feature and those of the received model and of the model this client sent last; both are frozen. A client's first round has
-no such term.
+The box: like FedAvg, with a projection head of two layers in front of the classifier. A client adds to cross-entropy
+`mu` times -log(e^(s_G/tau) / (e^(s_G/tau) + e^(s_prev/tau))), with s_G and s_prev the cosines between an image's
+projected feature and those of the received model and of the model this client sent last; both are frozen. A client's
+first round has no such term.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Moon(Method):
         previous = unprefixed("previous/", work.memory)
         if previous:
             # The net holds what it received, with what this client keeps as its own.
-            for name, tensors in (("received", snapshot(work.net, self._extractor_keys(work.net))), ("previous", previous)):
+            received = snapshot(work.net, self._extractor_keys(work.net))
+            for name, tensors in (("received", received), ("previous", previous)):
                 on_device = {key: value.to(work.device) for key, value in tensors.items()}
                 work.scratch[f"moon.{name}"] = prefixed("net.", on_device)
 

@@ -30,17 +30,17 @@ from unseen.nets.attention import Attention, Highlighter, Similarity, first, hig
 from unseen.nets.net import Net
 from unseen.nets.style_space import (
     Rows,
-    Style,
     balanced_rows,
     centres_of,
     extrapolate,
+    join,
     mix,
     nearest_rows,
     partners_of,
-    restyle,
-    style_of,
+    rows_of,
     summary,
 )
+from unseen.nets.styles import Style, restyle, style_of
 from unseen.types import Batch, ClientId, Server, Tensors, Work
 
 Noise = Literal["standard", "double"]
@@ -152,8 +152,7 @@ class StableFDG(Method):
             for stage in range(self.shift_stage + 1):
                 x = work.net.run_stage(stage, x)
             seen.append(style_of(x))
-        means, deviations = zip(*seen, strict=True)
-        return {"style": summary(Style(torch.cat(means).cpu(), torch.cat(deviations).cpu()))}
+        return {"style": summary(join(*seen)).cpu()}
 
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
@@ -232,7 +231,7 @@ class StableFDG(Method):
                 continue
             with torch.set_grad_enabled(self.reading.through and exploring):
                 old = style_of(x)
-            own = Style(old.mean[:size].detach(), old.deviation[:size].detach())
+            own = Style(old.mean[:size].detach(), old.std[:size].detach())
             if shifting:
                 own = self._shift(own, work.brief, dice)
             if exploring:
@@ -241,10 +240,10 @@ class StableFDG(Method):
                 if len(extra):
                     rows = torch.arange(len(x), device=x.device)
                     rows = torch.cat([rows[:size], extra, rows[size:]])
-                    x, old, size = x[rows], old.rows(rows), size + len(extra)
+                    x, old, size = x[rows], rows_of(old, rows), size + len(extra)
             # Guests keep their style: they are there to be looked at, not to be learnt from.
-            new = Style(torch.cat([own.mean, old.mean[size:]]), torch.cat([own.deviation, old.deviation[size:]]))
-            x = restyle(x, old, new)
+            new = join(own, Style(old.mean[size:], old.std[size:]))
+            x = restyle(x, new.mean, new.std, old)
         return x, guests
 
     def _shift(self, style: Style, brief: Mapping[str, Tensor], dice: np.random.Generator) -> Style:
@@ -254,14 +253,14 @@ class StableFDG(Method):
         if count == 0:
             return style
         points = torch.cat(style, dim=1).cpu().numpy()
-        mean, deviation = style.mean.clone(), style.deviation.clone()
+        mean, std = style.mean.clone(), style.std.clone()
         if self.keeping == "random":
             kept = dice.permutation(size)[: size - count]
         elif self.reading.centroids:
             # The published code: the first rows take the cluster centres in the order in which k-means returns them.
             centres = torch.from_numpy(centres_of(points, size - count, dice)).to(device)
             kept = np.arange(size - count)
-            mean[: size - count], deviation[: size - count] = centres.chunk(2, dim=1)
+            mean[: size - count], std[: size - count] = centres.chunk(2, dim=1)
         else:
             kept = nearest_rows(points, centres_of(points, size - count, dice))
         moved = torch.from_numpy(np.setdiff1d(np.arange(size), kept)).to(device)
@@ -269,14 +268,13 @@ class StableFDG(Method):
         which = torch.from_numpy(dice.integers(len(styles), size=count))
         own = brief["own"].float() if (self.noise or self.reading.noise) == "double" else None
         drawn = torch.from_numpy(dice.standard_normal((2, count, styles.shape[2])).astype(np.float32))
-        mean[moved], deviation[moved] = (part.to(device) for part in around(styles[which], drawn, own))
-        return Style(mean, deviation)
+        mean[moved], std[moved] = (part.to(device) for part in around(styles[which], drawn, own))
+        return Style(mean, std)
 
     def _explore(self, style: Style, extra: Tensor, dice: np.random.Generator) -> Style:
         """Steps 4 and 5: the oversampled styles are pushed away from the batch's centre, then all are mixed."""
-        centre = Style(style.mean.mean(0), style.deviation.mean(0))
-        far = extrapolate(style.rows(extra), centre, self.alpha)
-        style = Style(torch.cat([style.mean, far.mean]), torch.cat([style.deviation, far.deviation]))
+        centre = Style(style.mean.mean(0), style.std.mean(0))
+        style = join(style, extrapolate(rows_of(style, extra), centre, self.alpha))
         return mix(style, self.mixing, dice) if self.mixing > 0 else style
 
     # --- at test time --------------------------------------------------------------------------------------------
@@ -290,10 +288,10 @@ class StableFDG(Method):
 
 
 def around(styles: Tensor, drawn: Tensor, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """New means and deviations near received styles (N x 4 x C), for standard normal draws (2 x N x C).
+    """New means and standard deviations near received styles (N x 4 x C), for standard normal draws (2 x N x C).
 
     The spread is that of the received style; with `own` (4 x C) it is the paper's: the draw scaled by the own standard
-    deviation and by the received variance. A negative deviation is no style: it becomes zero.
+    deviation and by the received variance. A negative standard deviation is no style: it becomes zero.
     """
     spread = styles[:, 2:].sqrt() if own is None else own[2:].sqrt() * styles[:, 2:]
     moved = styles[:, :2] + drawn.transpose(0, 1) * spread

@@ -1,4 +1,4 @@
-"""The networks of adversarial alignment: a generator of reference features, and a discriminator behind a random projection."""
+"""Networks of adversarial alignment: a generator of reference features, a discriminator behind a random projection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class Generator(nn.Module):
     def __init__(self, noise: int, labels: int, hidden: int, features: int) -> None:
         super().__init__()
         self.noise = noise
-        self.layers = nn.Sequential(nn.Linear(noise + labels, hidden), nn.ReLU(), nn.Linear(hidden, features), nn.ReLU())
+        self.layers = nn.Sequential(
+            nn.Linear(noise + labels, hidden), nn.ReLU(), nn.Linear(hidden, features), nn.ReLU()
+        )
 
     def forward(self, z: Tensor, label: Tensor) -> Tensor:
         features: Tensor = self.layers(torch.cat([z, label], dim=1))

@@ -13,7 +13,7 @@ from unseen.tensors import unprefixed
 
 
 def logits_under(net: Net, state: Mapping[str, Tensor], features: Tensor) -> Tensor:
-    """`net.head(features)` with the head's tensors taken from `state`: no module is copied, nothing in `state` is trained.
+    """`net.head(features)` with the head's tensors from `state`: no module is copied, nothing in `state` is trained.
 
     Gradients reach the features and, through them, the net; the tensors of `state` are constants.
     """

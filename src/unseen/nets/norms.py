@@ -1,9 +1,9 @@
 """Normalisation layers: one with pluggable statistics (`StatNorm2d` and its rules), XAN, IBN, BIN and DSON.
 
-All of them work alike. The mean and the variance of every channel of every image are computed once (`instance_moments`);
-batch statistics are pooled from those; whatever a layer or rule makes of them is folded with the affine map into one scale and
-one shift per image and channel, and one multiply-add over the maps applies it. B x C numbers are cheap; passes over
-B x C x H x W maps are what a step costs.
+All of them work alike. The mean and the variance of every channel of every image are computed once
+(`instance_moments`); batch statistics are pooled from those; whatever a layer or rule makes of them is folded with the
+affine map into one scale and one shift per image and channel, and one multiply-add over the maps applies it. B x C
+numbers are cheap; passes over B x C x H x W maps are what a step costs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.errors import UserError
+from unseen.nets.assembled import assembled
 from unseen.nets.net import Net
+from unseen.nets.renormalised import renormalised
 from unseen.nets.surgery import plain_batch_norm, replace_batch_norms
 
 
@@ -32,7 +34,8 @@ class Statistics(NamedTuple):
 class _InstanceMoments(torch.autograd.Function):
     """Mean and biased variance over H x W.
 
-    torch.var_mean is not vectorised on CPUs (measured: 20 to 30 times slower than this). Its gradient is one multiply-add.
+    torch.var_mean is not vectorised on CPUs: a normalisation built on it took 5 to 15 times as long, forward and
+    backward. The gradient of both moments together is one multiply-add.
     """
 
     @staticmethod
@@ -87,7 +90,7 @@ class MomentNorm2d(nn.BatchNorm2d):
         """Take over the parameters and running statistics of a BatchNorm."""
         if not (norm.affine and norm.track_running_stats):
             raise ValueError("only a BatchNorm with an affine map and running statistics can be replaced")
-        return plain_batch_norm(norm, cls)
+        return plain_batch_norm(norm, cls).to(norm.weight.device)  # what a subclass adds, too
 
     def std(self, var: Tensor) -> Tensor:
         return (var + self.eps).sqrt()
@@ -97,6 +100,11 @@ class MomentNorm2d(nn.BatchNorm2d):
         assert self.running_mean is not None and self.running_var is not None
         return Statistics(self.running_mean[None], self.std(self.running_var[None]))
 
+    def fold(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        """Normalisation by these statistics and the affine map after it, as one scale and one shift."""
+        scale = self.weight / statistics.std
+        return scale, self.bias - statistics.mean * scale
+
     def ordinary(self, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         """What BatchNorm normalises by: in train mode the batch's statistics, which also move the running ones."""
         if not self.training:
@@ -104,6 +112,17 @@ class MomentNorm2d(nn.BatchNorm2d):
         mean, var = pooled_moments(mean_BC, var_BC)
         self._track(mean, var, mean_BC.shape[0] * pixels)
         return Statistics(mean, self.std(var))
+
+    def assemble(self, x: Tensor, gamma_in: Tensor, gamma_bn: Tensor, beta: Tensor) -> Tensor:
+        """gamma_in * IN(x) + gamma_bn * BN(x) + beta, one number per channel each; in train mode with tracking."""
+        if self.training:
+            y, mean, var = assembled(x, gamma_in, gamma_bn, beta, self.eps)
+            self._track(mean, var, x.shape[0] * x.shape[2] * x.shape[3])
+            return y
+        mean, var = instance_moments(x)
+        running = self.running()
+        scale_in, scale_bn = gamma_in / self.std(var), gamma_bn / running.std
+        return multiply_add(x, scale_in + scale_bn, beta - mean * scale_in - running.mean * scale_bn)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, var: Tensor, count: int) -> None:
@@ -120,17 +139,16 @@ class MomentNorm2d(nn.BatchNorm2d):
 class Rule:
     """Says by which statistics a `StatNorm2d` normalises. Subclass and override `statistics`.
 
-    It gets the moments of each image, B x C, and returns mean and standard deviation, B x C or 1 x C; `norm.std(var)` is the
-    standard deviation with the layer's epsilon, `norm.running()` the running statistics.
+    It gets the moments of each image, B x C, and returns mean and standard deviation, B x C or 1 x C; `norm.std(var)`
+    is the standard deviation with the layer's epsilon, `norm.running()` the running statistics.
     """
 
     def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         return norm.running()
 
     def normalise(self, norm: StatNorm2d, x: Tensor) -> Tensor:
-        mean, var = instance_moments(x)
-        statistics = self.statistics(norm, mean, var, x.shape[2] * x.shape[3])
-        return normalise(x, statistics, norm.weight, norm.bias)
+        pixels = x.shape[2] * x.shape[3]
+        return renormalised(x, lambda mean, var: norm.fold(self.statistics(norm, mean, var, pixels)))
 
 
 class StatNorm2d(MomentNorm2d):
@@ -164,7 +182,8 @@ def ruled(net: Net, rule: Rule | None) -> Iterator[None]:
     norms = net.norms(StatNorm2d)
     if not norms:
         raise UserError(
-            f"{net.backbone_name or 'This backbone'} has no BatchNorm2d to change: choose one with BatchNorm, e.g. resnet18."
+            f"{net.backbone_name or 'This backbone'} has no BatchNorm2d to change: "
+            "choose a backbone with BatchNorm, resnet18 for one."
         )
     before = [norm.rule for norm in norms]
     for norm in norms:
@@ -208,8 +227,8 @@ class InstanceRule(Rule):
 class Interpolated(Rule):
     """alpha * instance + (1 - alpha) * reference, for means and standard deviations (FedFD's Eq. 6).
 
-    `alpha` returns a number, or a tensor that broadcasts with B x C: per channel 1 x C, per image B x 1. The reference is
-    what `references` holds for the layer, or its running statistics.
+    `alpha` returns a number, or a tensor that broadcasts with B x C: per channel 1 x C, per image B x 1. The reference
+    is what `references` holds for the layer, or its running statistics.
     """
 
     def __init__(self, references: References | None = None) -> None:
@@ -240,7 +259,7 @@ class FixedAlpha(Interpolated):
 
 
 class RandomAlpha(Interpolated):
-    """alpha ~ U(low, high), drawn at every layer and call: per "channel" (FedFD's u), "image", "both" or one "number"."""
+    """alpha ~ U(low, high), drawn at every layer and call: per "channel" (FedFD's u), "image", "both" or "number"."""
 
     def __init__(
         self,
@@ -266,9 +285,9 @@ class RandomAlpha(Interpolated):
 class IABN(Rule):
     """Instance-aware BatchNorm: running statistics, corrected where an image's differ by more than k standard errors.
 
-    Gong et al.: NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation. NeurIPS 2022. With L pixels the
-    standard errors of mean and variance are sqrt(var / L) and var * sqrt(2 / (L - 1)); the excess over k of them (soft
-    shrinkage) is added. Maps of `smallest` pixels or fewer are left to the running statistics.
+    Gong et al.: NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation. NeurIPS 2022. With L pixels
+    the standard errors of mean and variance are sqrt(var / L) and var * sqrt(2 / (L - 1)); the excess over k of them
+    (soft shrinkage) is added. Maps of `smallest` pixels or fewer are left to the running statistics.
     """
 
     def __init__(self, k: float = 4.0, smallest: int = 1) -> None:
@@ -297,9 +316,9 @@ def soft_shrink(x: Tensor, threshold: Tensor) -> Tensor:
 class MixNorm(Rule):
     """`share` of the statistics of an image's augmented views, pooled, and the rest of the running ones.
 
-    Hu et al.: MixNorm: Test-Time Adaptation Through Online Normalization Estimation. 2021. The batch holds all images' first
-    views, then all second views, and so on. The paper also moves the running statistics with the test images; here an
-    answer must not depend on other images, so they stay.
+    Hu et al.: MixNorm: Test-Time Adaptation Through Online Normalization Estimation. 2021. The batch holds all images'
+    first views, then all second views, and so on. The paper also moves the running statistics with the test images;
+    here an answer must not depend on other images, so they stay.
     """
 
     def __init__(self, views: int, share: float = 0.05) -> None:
@@ -328,23 +347,20 @@ class Twin(Rule):
         self.split = False  # whether this forward pass has met its first norm
 
     def normalise(self, norm: StatNorm2d, x: Tensor) -> Tensor:
-        pixels = x.shape[2] * x.shape[3]
-        mean, var = instance_moments(x)
-        if self.split:
-            (mean_1, mean_2), (var_1, var_2) = mean.chunk(2), var.chunk(2)
-        else:
+        if not self.split:
             # Up to here both passes are the same, and ran once.
             self.split = True
             x = torch.cat([x, x])
-            mean_1 = mean_2 = mean
-            var_1 = var_2 = var
+        return super().normalise(norm, x)
+
+    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+        (mean_1, mean_2), (var_1, var_2) = mean_BC.chunk(2), var_BC.chunk(2)
         first = norm.ordinary(mean_1, var_1, pixels)
         second = self.rule.statistics(norm, mean_2, var_2, pixels)
-        both = Statistics(
+        return Statistics(
             torch.cat([first.mean.expand_as(mean_1), second.mean.expand_as(mean_2)]),
             torch.cat([first.std.expand_as(mean_1), second.std.expand_as(mean_2)]),
         )
-        return normalise(x, both, norm.weight, norm.bias)
 
     def normalise_vectors(self, norm: StatNorm1d, x: Tensor) -> Tensor:
         first, second = x.chunk(2)
@@ -358,10 +374,10 @@ class Twin(Rule):
 def twin(net: Net, rule: Rule, vectors: Literal["batch", "running"] = "batch") -> Iterator[None]:
     """Inside, one `net.features(x)` is two passes: 2B rows, first those of an ordinary pass, then those under `rule`.
 
-    The net's first BatchNorm2d doubles the batch, so what lies before it runs once and all the rest as one batch. The first
-    half is normalised as ever (in train mode by its batch, moving the running statistics), the second by `rule`, without
-    moving anything. A BatchNorm1d has no instance statistics: it normalises the second half by that half's own batch
-    statistics, or by its running ones (`vectors`). One forward pass per `with`. Needs `make_pluggable`.
+    The net's first BatchNorm2d doubles the batch, so what lies before it runs once and all the rest as one batch. The
+    first half is normalised as ever (in train mode by its batch, moving the running statistics), the second by `rule`,
+    without moving anything. A BatchNorm1d has no instance statistics: it normalises the second half by that half's own
+    batch statistics, or by its running ones (`vectors`). One forward pass per `with`. Needs `make_pluggable`.
     """
     both = Twin(rule, vectors)
     vector_norms = net.norms(StatNorm1d)
@@ -388,8 +404,8 @@ class XAN(nn.Module):
     """w_in * IN(x) + w_bn * BN(x), each with its own affine map (gPerXAN's Eq. 2).
 
     "softmax": the two weights are the softmax of two scores that start at 1 (the authors' code). "free": the weights
-    themselves, drawn from U(0, 1) (the paper: randomly initialised, unconstrained). `bn` is the branch that gPerXAN keeps on
-    the client: affine map, running statistics, score.
+    themselves, drawn from U(0, 1) (the paper: randomly initialised, unconstrained). `bn` is the branch that gPerXAN
+    keeps on the client: affine map, running statistics, score.
     """
 
     def __init__(self, norm: nn.BatchNorm2d, mixing: Literal["softmax", "free"] = "softmax") -> None:
@@ -403,7 +419,6 @@ class XAN(nn.Module):
         if mixing == "free":
             for score in (self.score, self.bn.score):
                 nn.init.uniform_(score)
-        self.bn.score.data = self.bn.score.data.to(like.device)
 
     def mixture(self) -> tuple[Tensor, Tensor]:
         """w_in and w_bn."""
@@ -413,13 +428,9 @@ class XAN(nn.Module):
         return weights[0], weights[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, var = instance_moments(x)
-        batch = self.bn.ordinary(mean, var, x.shape[2] * x.shape[3])
         w_in, w_bn = self.mixture()
-        scale_in = w_in * self.weight / self.bn.std(var)
-        scale_bn = w_bn * self.bn.weight / batch.std
-        shift = w_in * self.bias - mean * scale_in + w_bn * self.bn.bias - batch.mean * scale_bn
-        return multiply_add(x, scale_in + scale_bn, shift)
+        beta = w_in * self.bias + w_bn * self.bn.bias
+        return self.bn.assemble(x, w_in * self.weight, w_bn * self.bn.weight, beta)
 
 
 class IBN(MomentNorm2d):
@@ -429,13 +440,8 @@ class IBN(MomentNorm2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, var = instance_moments(x)
-        batch = self.ordinary(mean, var, x.shape[2] * x.shape[3])
         by_instance = torch.arange(self.num_features, device=x.device) < self.num_features // 2
-        statistics = Statistics(
-            torch.where(by_instance, mean, batch.mean), torch.where(by_instance, self.std(var), batch.std)
-        )
-        return normalise(x, statistics, self.weight, self.bias)
+        return self.assemble(x, self.weight * by_instance, self.weight * ~by_instance, self.bias)
 
 
 class BIN(MomentNorm2d):
@@ -450,18 +456,14 @@ class BIN(MomentNorm2d):
             # Projected after a step, not clamped in the graph: a gate that overshot must still get a gradient.
             with torch.no_grad():
                 self.gate.clamp_(0, 1)
-        mean, var = instance_moments(x)
-        batch = self.ordinary(mean, var, x.shape[2] * x.shape[3])
-        scale_bn = self.weight * self.gate / batch.std
-        scale_in = self.weight * (1 - self.gate) / self.std(var)
-        return multiply_add(x, scale_bn + scale_in, self.bias - batch.mean * scale_bn - mean * scale_in)
+        return self.assemble(x, self.weight * (1 - self.gate), self.weight * self.gate, self.bias)
 
 
 class DSON(MomentNorm2d):
     """Mean and variance are each a trained mixture of the batch's and the image's (Seo et al. 2020).
 
-    One domain's branch: a client keeps its own, and a prediction is the mean over all clients' branches. The mixture weights
-    are sigmoids of two scalars that start at 0, hence at one half.
+    One domain's branch: a client keeps its own, and a prediction is the mean over all clients' branches. The mixture
+    weights are sigmoids of two scalars that start at 0, hence at one half.
     """
 
     def __init__(self, num_features: int, **settings: Any) -> None:

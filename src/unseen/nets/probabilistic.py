@@ -1,4 +1,4 @@
-"""Features that are distributions: a head that reads means and deviations, and a Gaussian per class to compare them with."""
+"""Features that are distributions: a head that reads means and deviations, and a Gaussian per class beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The style space of StableFDG: an image's style is the mean and the standard deviation of each channel of its maps.
+"""The style space of StableFDG: sums, distances and clusters of styles, and which images of a batch to draw again.
 
 Styles are small (B x C), maps are large. So every change of style is arithmetic on styles, and the maps are touched
 once, by `restyle`. Draws come from a NumPy generator that the caller derives from the client's.
@@ -6,68 +6,46 @@ once, by `restyle`. Draws come from a NumPy generator that the caller derives fr
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.cluster import kmeans_plusplus  # type: ignore[import-untyped]
+from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
 from unseen.errors import UserError
+from unseen.nets.styles import Style
 
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-EPSILON = 1e-6  # added to a variance, as in MixStyle
 
 
-class Style(NamedTuple):
-    """Of each image: channel means and channel standard deviations, B x C each."""
-
-    mean: Tensor
-    deviation: Tensor
-
-    def rows(self, index: Tensor) -> Style:
-        return Style(self.mean[index], self.deviation[index])
+def rows_of(style: Style, rows: Tensor) -> Style:
+    return Style(style.mean[rows], style.std[rows])
 
 
-def style_of(x_BCHW: Tensor) -> Style:
-    """Eq. 1. Two plain means instead of `torch.var_mean`, which is ten times slower on channels-last maps."""
-    x = x_BCHW.float()
-    mean = x.mean((2, 3), keepdim=True)
-    variance = (x - mean).square().mean((2, 3))
-    return Style(mean.flatten(1), (variance + EPSILON).sqrt())
-
-
-def restyle(x_BCHW: Tensor, old: Style, new: Style) -> Tensor:
-    """AdaIN: normalise by the old style, scale and shift to the new one, in one multiply-add over the maps."""
-    scale = new.deviation / old.deviation
-    shift = new.mean - old.mean * scale
-    return torch.addcmul(shift[:, :, None, None].to(x_BCHW.dtype), x_BCHW, scale[:, :, None, None].to(x_BCHW.dtype))
+def join(*styles: Style) -> Style:
+    return Style(torch.cat([style.mean for style in styles]), torch.cat([style.std for style in styles]))
 
 
 def summary(style: Style) -> Tensor:
-    """Eq. 2 and 3 over a client's images: means of mean and deviation, then their variances. 4 x C."""
-    mean, deviation = style.mean.double(), style.deviation.double()
-    rows = (mean.mean(0), deviation.mean(0), mean.var(0, correction=0), deviation.var(0, correction=0))
+    """Eq. 2 and 3 over a client's images: means of means and standard deviations, then their variances. 4 x C."""
+    mean, std = style.mean.double(), style.std.double()
+    rows = (mean.mean(0), std.mean(0), mean.var(0, correction=0), std.var(0, correction=0))
     return torch.stack(rows).float()
 
 
 def extrapolate(style: Style, centre: Style, alpha: float) -> Style:
-    """Eq. 4 and 5: `alpha` times farther from the centre. A negative deviation mirrors the channel."""
-    mean, deviation = style
-    return Style(mean + alpha * (mean - centre.mean), deviation + alpha * (deviation - centre.deviation))
+    """Eq. 4 and 5: `alpha` times farther from the centre. A negative std mirrors the channel."""
+    mean, std = style
+    return Style(mean + alpha * (mean - centre.mean), std + alpha * (std - centre.std))
 
 
 def mix(style: Style, concentration: float, dice: np.random.Generator) -> Style:
     """Step 5, MixStyle: every style moves towards that of another image, by a share drawn from Beta."""
     size, device = len(style.mean), style.mean.device
     share = torch.from_numpy(dice.beta(concentration, concentration, (size, 1)).astype(np.float32)).to(device)
-    other = style.rows(torch.from_numpy(dice.permutation(size)).to(device))
-    return Style(
-        share * style.mean + (1 - share) * other.mean,
-        share * style.deviation + (1 - share) * other.deviation,
-    )
+    other = rows_of(style, torch.from_numpy(dice.permutation(size)).to(device))
+    return Style(share * style.mean + (1 - share) * other.mean, share * style.std + (1 - share) * other.std)
 
 
 # --- which images ----------------------------------------------------------------------------------------------------
@@ -101,7 +79,7 @@ def _distances(points: Floats, centres: Floats) -> npt.NDArray[np.float64]:
 
 
 def balanced_rows(labels: Rows, size: int, dice: np.random.Generator) -> Rows:
-    """Step 3: `size` more rows of a batch, of the classes that have fewest so far: the whole is as balanced as can be."""
+    """Step 3: `size` more rows of a batch, always of the classes that have fewest: as balanced as can be."""
     classes, counts = np.unique(labels, return_counts=True)
     counts = counts.copy()
     picked: list[Rows] = []

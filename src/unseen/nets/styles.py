@@ -38,8 +38,8 @@ def restyle(maps: Tensor, mean: Tensor, std: Tensor, own: Style | None = None) -
 class MixStyle(nn.Module):
     """Mix each image's style with that of another image of the batch (Zhou et al. 2021).
 
-    With probability p per batch: weight ~ Beta(alpha, alpha) per image, mixed = weight * own + (1 - weight) * other. Styles
-    are detached: no gradient flows through them.
+    With probability p per batch: weight ~ Beta(alpha, alpha) per image, mixed = weight * own + (1 - weight) * other.
+    Styles are detached: no gradient flows through them.
     """
 
     def __init__(self, p: float = 0.5, alpha: float = 0.1) -> None:
@@ -68,8 +68,8 @@ class MixStyle(nn.Module):
 class DSU(nn.Module):
     """Resample styles from Gaussians as wide as the styles of the batch are spread (Li et al. 2022).
 
-    With probability p per batch: mean + N(0, 1) * spread(mean) and std + N(0, 1) * spread(std), where spread is the standard
-    deviation over the batch, per channel. Gradients flow through the styles.
+    With probability p per batch: mean + N(0, 1) * spread(mean) and std + N(0, 1) * spread(std), where spread is the
+    standard deviation over the batch, per channel. Gradients flow through the styles.
     """
 
     def __init__(self, p: float = 0.5) -> None:

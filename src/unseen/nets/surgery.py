@@ -33,9 +33,9 @@ def replace_batch_norms(
 ) -> None:
     """Put `make(norm)` in the place of every BatchNorm of that kind below `root` (or below `within`, parts of it).
 
-    timm's `BatchNormAct2d` is a BatchNorm with children (dropout, activation) that run on its output. `make` then gets a
-    plain BatchNorm with the same parameters, and the children are hung on what it returns and run after it: a hook and not
-    a wrapper, so that no name in the state changes.
+    timm's `BatchNormAct2d` is a BatchNorm with children (dropout, activation) that run on its output. `make` then gets
+    a plain BatchNorm with the same parameters, and the children are hung on what it returns and run after it: a hook
+    and not a wrapper, so that no name in the state changes.
     """
     chosen = None if within is None else {module for part in within for module in part.modules()}
     sites = [
@@ -46,7 +46,6 @@ def replace_batch_norms(
     ]
     for parent, name, norm in sites:
         followers = list(norm.named_children())
-        # nn.BatchNorm2d for any 2d subclass: the class that owns the forward without the children
         new = make(plain_batch_norm(norm, kind) if followers else norm)
         if new is not norm:
             for follower_name, follower in followers:

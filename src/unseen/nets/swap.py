@@ -11,7 +11,7 @@ from unseen.nets.net import Net
 
 
 def swap_norms(net: Net, make: Callable[[nn.BatchNorm2d], nn.Module], stages: int | None = None) -> Net:
-    """`net.replace_norms`, refusing a number of stages that the net does not have and a net without BatchNorm2d there."""
+    """`net.replace_norms`, but stages that the net does not have, or stages without BatchNorm2d, are an error."""
     if stages is not None and not 1 <= stages <= net.stages:
         raise UserError(f"{net.backbone_name} has {net.stages} stages: set stages to a number from 1 to {net.stages}.")
     replaced = 0
@@ -24,7 +24,7 @@ def swap_norms(net: Net, make: Callable[[nn.BatchNorm2d], nn.Module], stages: in
     net.replace_norms(counted, stages=stages)
     if not replaced:
         raise UserError(
-            f"{net.backbone_name} has no BatchNorm2d that could be replaced: choose a backbone with BatchNorm, e.g. resnet18."
+            f"{net.backbone_name} has no BatchNorm2d to replace: choose a backbone with BatchNorm, such as resnet18."
         )
     return net
 

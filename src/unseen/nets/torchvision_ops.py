@@ -1,9 +1,10 @@
 """Lets `import timm` work where torchvision's compiled operators cannot be loaded.
 
-timm imports torchvision, and torchvision registers shape rules for its operators `nms` and `qnms` while it is imported. Its
-wheel from PyPI is built for CUDA; beside the CPU build of torch (torchvision 0.28, torch 2.13) its compiled library does not
-load, the two operators do not exist, and the import ends with `operator torchvision::nms does not exist`. `unseen` never calls
-them, so they are declared here without an implementation. Where the library loads, nothing is done.
+timm imports torchvision, and torchvision registers shape rules for its operators `nms` and `qnms` while it is imported.
+Its wheel from PyPI is built for CUDA; beside the CPU build of torch (torchvision 0.28, torch 2.13) its compiled library
+does not load, the two operators do not exist, and the import ends with `operator torchvision::nms does not exist`.
+`unseen` never calls them, so they are declared here without an implementation. Where the library loads, nothing is
+done.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import timm
 import torch
@@ -21,8 +22,9 @@ SHOWN = 3  # tensors named in an error
 
 def pretrained(name: str, hub: bool, arguments: Mapping[str, object]) -> nn.Module:
     """timm's module without its classifier, with ImageNet's weights if `hub`."""
+    create = cast(Callable[..., nn.Module], timm.create_model)
     try:
-        module: nn.Module = timm.create_model(name, pretrained=hub, num_classes=0, **arguments)  # type: ignore[arg-type]
+        return create(name, pretrained=hub, num_classes=0, **arguments)
     except Exception as error:
         if not hub:
             raise
@@ -31,7 +33,6 @@ def pretrained(name: str, hub: bool, arguments: Mapping[str, object]) -> nn.Modu
             f"The ImageNet weights of {name} could not be had from timm's hub ({type(error).__name__}): "
             f"check the network, or give a file to --weights."
         ) from error
-    return module
 
 
 def read_file(path: str | Path) -> Tensors:

@@ -1,0 +1,156 @@
+"""`unseen methods` and `unseen protocols`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import textwrap
+import tokenize
+import typing
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from unseen.cli.screen import budget, chosen_by, results
+from unseen.errors import UserError
+
+if TYPE_CHECKING:
+    from unseen.bench.protocol import Protocol
+    from unseen.method import Method
+
+EXAMPLE = "Example: unseen methods   ·   unseen methods fedprox   ·   unseen methods fedbn+fedprox"
+PROTOCOLS_EXAMPLE = "Example: unseen protocols   ·   unseen protocols pacs-quick"
+
+
+def methods(name: Annotated[str | None, typer.Argument(help="A method, or several as fedbn+fedprox.")] = None) -> None:
+    """List all methods, or explain one: citation, fields, what it sends, how it composes."""
+    from unseen.method import parts_of
+    from unseen.registry import parse, registered
+
+    console = results()
+    if name is None:
+        view = Table("method", "what it is", "sends beyond the model's weights")
+        for known, kind in registered().items():
+            view.add_row(known, headline(kind), kind.sends or "nothing")
+        console.print(view)
+        console.print("`unseen methods NAME` explains one; fedbn+fedprox runs two as one.", highlight=False)
+        return
+    for kind in [type(part) for part in parts_of(parse(name))]:
+        console.print(explain(kind), markup=False, highlight=False, soft_wrap=True)
+
+
+def _about(kind: type[Method]) -> str:
+    """What the class says of itself, else what its file says."""
+    own = inspect.cleandoc(kind.__dict__.get("__doc__") or "")
+    # A dataclass without a docstring is given its signature for one.
+    if own and not own.startswith(f"{kind.__name__}("):
+        return own
+    module = inspect.getmodule(kind)
+    return inspect.cleandoc(module.__doc__ or "") if module else ""
+
+
+def headline(kind: type[Method]) -> str:
+    return _about(kind).split("\n\n")[0].replace("\n", " ")
+
+
+def explain(kind: type[Method]) -> str:
+    from unseen.registry import spelled
+
+    module = inspect.getmodule(kind)
+    own, filed = _about(kind), inspect.cleandoc(module.__doc__ or "") if module else ""
+    lines = [kind.name, "", own, *(["", filed] if filed and filed != own else []), ""]
+    meanings, hints = field_comments(kind), typing.get_type_hints(kind)
+    plain = kind()
+    lines.append("Fields, for --set:" if fields(kind) else "It has no fields.")
+    for f in fields(kind):
+        meaning = meanings.get(f.name, "")
+        lines.append(
+            f"  {f.name} = {getattr(plain, f.name)} ({spelled(hints[f.name])}){': ' + meaning if meaning else ''}"
+        )
+    lines += ["", f"Sends beyond the model's weights: {kind.sends or 'nothing'}.", *_composition(plain), ""]
+    return "\n".join(lines)
+
+
+def _composition(method: Method) -> list[str]:
+    from unseen.method import ONE_OWNER, Method, compose, overrides
+    from unseen.registry import registered
+
+    tools = ("descend", "describe")
+    verbs = [verb for verb, value in vars(Method).items() if inspect.isfunction(value) and verb[0] != "_"]
+    own = [verb for verb in verbs if verb not in tools and overrides(method, verb)]
+    lines = [f"Differs from FedAvg in: {', '.join(own) or 'nothing'}."]
+    if alone := [verb for verb in own if verb in ONE_OWNER]:
+        lines.append(f"No other part of a composed method may define: {', '.join(alone)}.")
+    if method.ignores:
+        lines.append(f"Trains without the other parts': {', '.join(sorted(method.ignores))}.")
+    clashes = []
+    for name, kind in registered().items():
+        if name != method.name:
+            try:
+                compose(method, kind())
+            except UserError:
+                clashes.append(name)
+    lines.append(f"Does not compose with: {', '.join(clashes)}." if clashes else "Composes with every other method.")
+    return lines
+
+
+def field_comments(kind: type) -> dict[str, str]:
+    """The comment behind each field in the source: its meaning, written where the field is."""
+    found: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        try:
+            source = textwrap.dedent(inspect.getsource(owner))
+        except (OSError, TypeError):  # typed into a prompt, or written in C
+            continue
+        comments = {
+            token.start[0]: token.string.lstrip("# ")
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type == tokenize.COMMENT
+        }
+        body = ast.parse(source).body[0]
+        for node in body.body if isinstance(body, ast.ClassDef) else []:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                rows = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                found[node.target.id] = " ".join(comments[row] for row in rows if row in comments)
+    return found
+
+
+def protocols(name: Annotated[str | None, typer.Argument(help="A protocol.")] = None) -> None:
+    """List the named budgets, or show one with all its numbers."""
+    from unseen.bench.protocol import PROTOCOLS, protocol_of
+
+    if name is not None:
+        chosen = protocol_of(name)
+        view = Table("setting", "value", title=f"{chosen.name}: {chosen.about}")
+        for f in fields(chosen):
+            if f.name not in ("name", "about", "optimizer"):
+                view.add_row(f.name, str(getattr(chosen, f.name)))
+        for f in fields(chosen.optimizer):
+            view.add_row("optimizer" if f.name == "name" else f.name, str(getattr(chosen.optimizer, f.name)))
+        results().print(view)
+        return
+    view = Table("protocol", "data", "net", "clients", "budget", "optimizer", "selection", "about")
+    for protocol in PROTOCOLS.values():
+        view.add_row(*_row(protocol))
+    results().print(view)
+
+
+def _row(protocol: Protocol) -> tuple[str, ...]:
+    partition = (
+        protocol.partition
+        if protocol.participation == 1
+        else f"{protocol.partition}, {protocol.participation:g} a round"
+    )
+    return (
+        protocol.name,
+        protocol.data or "any",
+        f"{protocol.backbone}, {protocol.image_size} px",
+        partition,
+        budget(protocol),
+        f"{protocol.optimizer.name}, lr {protocol.optimizer.lr:g}, {protocol.optimizer.schedule}",
+        f"{protocol.client_selection}, {chosen_by(protocol.server_selection)}",
+        protocol.about.split(":")[0],
+    )

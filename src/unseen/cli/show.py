@@ -1,0 +1,192 @@
+"""`unseen show`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from unseen.cli.screen import budget, chosen_by, duration, percent, results
+
+if TYPE_CHECKING:
+    from unseen.bench.protocol import Settings
+    from unseen.bench.records import RunDirectory
+
+EXAMPLE = "Example: unseen show runs   ·   unseen show runs/digits-street-fedavg-s0-1a2b3c4d"
+BLOCKS = "▁▂▃▄▅▆▇█"
+LARGEST = 8  # tensors of a kind that are shown one by one
+
+
+def show(folder: Annotated[Path, typer.Argument(help="A run directory, or a folder of them.")]) -> None:
+    """Show a run: settings, curves, accuracies and what was sent. Or a table of all runs in a folder."""
+    from unseen.bench.records import find_runs
+    from unseen.errors import UserError
+
+    runs = find_runs(folder)
+    if not runs:
+        raise UserError(f"There are no runs in {folder}; `unseen run --out {folder}` makes one.")
+    if len(runs) > 1:
+        results().print(_summary(folder, runs))
+    else:
+        _one(runs[0])
+
+
+def _summary(folder: Path, runs: Sequence[RunDirectory]) -> Table:
+    view = Table(title=f"{len(runs)} runs in {folder}")
+    for heading in (
+        "data",
+        "unseen",
+        "method",
+        "seed",
+        "protocol",
+        "round",
+        "unseen acc.",
+        "in-domain acc.",
+        "up per round",
+    ):
+        view.add_column(heading)
+    view.add_column("directory", overflow="fold")
+    for run in runs:
+        settings, about = run.settings(), run.result()
+        if about is None:
+            numbers = [f"{len(run.rounds())}/{settings.plan.rounds} (not finished)", "-", "-", "-"]
+        else:
+            mark = " (oracle: PEEKS)" if about["peeks"] else ""
+            kept = f"{about['selected_round']}/{about['rounds']}"
+            numbers = [
+                kept,
+                percent(about["accuracy"]) + mark,
+                percent(about["in_domain_accuracy"]),
+                _size(about["bytes_up"]),
+            ]
+        view.add_row(
+            settings.data,
+            settings.target,
+            _method(settings),
+            str(settings.seed),
+            settings.protocol,
+            *numbers,
+            run.path.name,
+        )
+    return view
+
+
+def _one(run: RunDirectory) -> None:
+    console, settings, about = results(), run.settings(), run.result()
+    for line in _config(settings):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    lines = run.rounds()
+    if lines:
+        console.print(_curves(lines, about, settings.plan.server_selection == "oracle"))
+    if about is None:
+        done = f"{len(lines)} of {settings.plan.rounds} rounds done"
+        console.print(
+            f"not finished: {done}; go on with: unseen run --resume {run.path}", markup=False, highlight=False
+        )
+        return
+    mark = " (oracle: PEEKS)" if about["peeks"] else ""
+    for line in (
+        f"unseen accuracy {percent(about['accuracy'])} on {about['target']}{mark}; round {about['selected_round']} of "
+        f"{about['rounds']}, chosen by: {about['selection_words']}",
+        f"in-domain accuracy {percent(about['in_domain_accuracy'])}: "
+        + ", ".join(f"{client} {percent(value)}" for client, value in list(about["in_domain"].items())[:12])
+        + (" ..." if len(about["in_domain"]) > 12 else ""),
+        str(about["ledger"]),
+        f"{duration(about['seconds'])}, {about['clients']} clients, {about['parameters']:,} parameters",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    from unseen.files import read_json
+
+    if (run.path / "ledger.json").exists():
+        console.print(_ledger(read_json(run.path / "ledger.json")))
+    console.print(
+        f"next: unseen predict {run.path} IMAGES --out predictions.csv", markup=False, highlight=False, soft_wrap=True
+    )
+
+
+def _method(settings: Settings) -> str:
+    changed = ", ".join(f"{name}={value}" for name, value in settings.fields.items())
+    return settings.method + (f" ({changed})" if changed else "")
+
+
+def _config(settings: Settings) -> list[str]:
+    plan = settings.plan
+    weights = settings.weights if settings.weights in ("none", "imagenet") else Path(settings.weights).name
+    optimizer = plan.optimizer
+    return [
+        f"{_method(settings)} on {settings.data}, unseen {settings.target}, seed {settings.seed}, "
+        f"protocol {settings.protocol}",
+        f"{settings.backbone} at {settings.image_size} px, weights {weights}; partition {settings.partition}; "
+        f"{budget(plan)}; {optimizer.name} lr {optimizer.lr:g} {optimizer.schedule}; "
+        f"selection {plan.client_selection} on clients, {chosen_by(plan.server_selection)} on the server",
+    ]
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """One block per value, from the smallest to the largest; a gap where nothing was measured."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return ""
+    low, span = min(known), max(known) - min(known)
+
+    def block(value: float | None) -> str:
+        if value is None or not math.isfinite(value):
+            return " "
+        return BLOCKS[round((value - low) / span * (len(BLOCKS) - 1)) if span else 0]
+
+    return "".join(block(value) for value in values)
+
+
+def _curves(lines: Sequence[dict[str, Any]], about: dict[str, Any] | None, peeks: bool) -> Table:
+    """A row per curve. Validation of a round is in the line of the next one, and of the last round in the result."""
+    validated = {v["round"]: v["accuracy"] for line in lines if (v := line.get("validation"))}
+    if about is not None and (last := about.get("validation_last")):
+        validated[last["round"]] = last["accuracy"]
+    numbers = [line["round"] for line in lines]
+    curves: list[tuple[str, list[float | None], bool]] = [
+        ("loss", [line["loss"] for line in lines], False),
+        ("validation", [validated.get(number) for number in numbers], True),
+        (
+            f"unseen{' (oracle: PEEKS)' if peeks else ''}",
+            [(line.get("unseen") or {}).get("accuracy") for line in lines],
+            True,
+        ),
+    ]
+    view = Table("curve", f"rounds {numbers[0]} to {numbers[-1]}", "first", "best", "last")
+    for name, values, is_accuracy in curves:
+        known = [value for value in values if value is not None and math.isfinite(value)]
+        if known:
+            best = max(known) if is_accuracy else min(known)
+            spelled = [percent(value) if is_accuracy else f"{value:.4f}" for value in (known[0], best, known[-1])]
+            view.add_row(name, sparkline(values), *spelled)
+    return view
+
+
+def _ledger(ledger: dict[str, Any]) -> Table:
+    """A method's statistics by name, because they are what one wants to know; the rest in a row per kind."""
+    view = Table("direction", "kind", "tensor", "shape", "per crossing", "crossings", "in all", title="what crossed")
+    rows = sorted(ledger["tensors"], key=lambda row: -row["total"])
+    for direction in ("up", "down"):
+        for kind in ("statistics", "model", "metrics"):
+            here = [row for row in rows if row["direction"] == direction and row["kind"] == kind]
+            shown = LARGEST if kind == "statistics" else 1 if len(here) == 1 else 0
+            for row in here[:shown]:
+                shape = "x".join(map(str, row["shape"])) or "number"
+                view.add_row(
+                    direction, kind, row["name"], shape, _size(row["bytes"]), str(row["crossings"]), _size(row["total"])
+                )
+            if rest := here[shown:]:
+                size, total = sum(row["bytes"] for row in rest), sum(row["total"] for row in rest)
+                most = max(row["crossings"] for row in rest)
+                view.add_row(direction, kind, f"{len(rest)} tensors", "", _size(size), str(most), _size(total))
+    return view
+
+
+def _size(value: float) -> str:
+    from unseen.ledger import megabytes
+
+    return megabytes(value)

@@ -1,0 +1,99 @@
+"""A process that stays beside a SuperNode and runs the *installed* ClientApp, never code that a run brings.
+
+Flower's own worker installs the bundle that comes with a run and imports its ClientApp: whoever may start a run may run Python
+at every site. A SuperNode started with `--isolation process` runs nothing itself; this process takes its tasks instead, and
+knows one ClientApp only. It also saves the start of a process (flwr, torch, ...) per message. It needs functions of Flower
+that are not public: flwr is pinned to 1.41, and the deployment's tests run through here.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.app import Context, Error, Message
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from unseen.engines.flower.site import app
+
+POLL = 0.25  # seconds between two looks for a task
+
+
+def serve(address: str, *, root_certificates: Path | None = None, said: Callable[[str], None] = print) -> None:
+    """Take tasks from the SuperNode at `address` (its --host and --port) until stopped.
+
+    `root_certificates` is for a SuperNode whose own port has TLS; on loopback it needs none.
+    """
+    known = root_certificates.read_bytes() if root_certificates else None
+    with_tasks = _client(address, known)
+    said(f"taking tasks from the SuperNode at {address}; only the installed unseen is run here")
+    connected = True
+    while True:
+        try:
+            found = with_tasks.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP.value]))
+            connected = True
+        except httpx.HTTPError as error:
+            if connected:
+                said(f"no SuperNode answers at {address} ({type(error).__name__}); waiting for it")
+            connected = False
+            time.sleep(1.0)
+            continue
+        if found.HasField("task") and found.token:
+            try:
+                _carry_out(_client(address, known, found.token), said)
+            except httpx.HTTPError as error:
+                said(f"the SuperNode went away during a task ({type(error).__name__})")
+        else:
+            time.sleep(POLL)
+
+
+def _client(address: str, root_certificates: bytes | None, token: str = "") -> Any:
+    name = "flwr-clientapp" if token else "SuperExec"
+    checks: list[Any] = [RuntimeVersionHttpInterceptor(component_name=name)]
+    retry = make_simple_http_retry_invoker()
+    retry.max_tries = 3 if token else 1
+    return RuntimeHttpClient.from_server_address(
+        server_address=address,
+        insecure=root_certificates is None,
+        root_certificates=root_certificates,
+        interceptors=[*checks, RuntimeTokenHttpInterceptor(token)] if token else checks,
+        retry_invoker=retry,
+    )
+
+
+def _carry_out(client: Any, said: Callable[[str], None]) -> None:
+    """One message of a run: what Flower's worker does, without the bundle."""
+    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat.start()
+    try:
+        message, context, _run, _bundle = pull_task_input(client)
+        reply, status, details = _answer(message, context, said)
+        push_message(client, reply, context)
+        push_task_output(client=client, context=context, sub_status=status, details=details)
+    finally:
+        if heartbeat.is_running:
+            heartbeat.stop()
+        client.close()
+
+
+def _answer(message: Message, context: Context, said: Callable[[str], None]) -> tuple[Message, str, str]:
+    started = time.monotonic()
+    try:
+        reply = app(message=message, context=context)
+    except Exception as error:
+        said(traceback.format_exc())
+        reason = f"{type(error).__name__}: {error}"
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message), SubStatus.FAILED, reason
+    said(f"{message.metadata.message_type} {message.metadata.group_id}: {time.monotonic() - started:.1f} s")
+    return reply, SubStatus.COMPLETED, ""

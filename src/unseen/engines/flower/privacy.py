@@ -1,0 +1,73 @@
+"""Flower's local differential privacy for what a site sends, set by the site itself in its node config.
+
+The update of the net's parameters is clipped to the norm `clip` and Gaussian noise is added by Flower's `LocalDpMod`, for
+(epsilon, delta) per round and for the site's images as a whole. Everything else that a reply could tell is not sent: running
+statistics go back as they came, and a method that sends statistics beyond the model is refused. The numbers in the reply
+(images, loss, accuracy) are sent as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp.mod import LocalDpMod
+
+from unseen.engines.flower.records import Press, read_arrays
+from unseen.errors import UserError
+from unseen.nets.net import Net
+from unseen.types import Order, Reply, Tensors
+
+
+@dataclass(frozen=True)
+class LocalPrivacy:
+    """(epsilon, delta) of one round, and the largest norm of an update."""
+
+    epsilon: float
+    delta: float
+    clip: float
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> LocalPrivacy | None:
+        if "epsilon" not in config:
+            return None
+        self = cls(float(config["epsilon"]), float(config.get("delta", 1e-5)), float(config.get("clip", 1.0)))
+        if not (self.epsilon > 0 and 0 < self.delta < 1 and self.clip > 0):
+            raise UserError("Local privacy needs epsilon > 0, 0 < delta < 1 and clip > 0 in the node config.")
+        return self
+
+
+def guarded(reply: Reply, order: Order, privacy: LocalPrivacy, net: Net, context: Context) -> Reply:
+    """The reply as it may leave the site."""
+    if reply.report:
+        raise UserError(
+            f"this method sends statistics of the site's images ({', '.join(sorted(reply.report)[:3])}), which local "
+            f"privacy does not cover"
+        )
+    if reply.kind != "train":
+        return reply
+    parameters = [name for name, _ in net.named_parameters() if name in reply.state]
+    unknown = [name for name in reply.state if name not in order.state]
+    if unknown:
+        raise UserError(f'local privacy needs "{unknown[0]}" to be sent to the site before it is sent back; use fedavg or fedprox')
+    noisy = _through_flower({n: order.state[n] for n in parameters}, {n: reply.state[n] for n in parameters}, privacy, context)
+    return replace(reply, state={name: noisy.get(name, order.state[name]) for name in reply.state})
+
+
+def _through_flower(before: Tensors, after: Tensors, privacy: LocalPrivacy, context: Context) -> Tensors:
+    # Two updates within the clip are at most twice the clip apart: that is the sensitivity.
+    mod = LocalDpMod(privacy.clip, 2 * privacy.clip, privacy.epsilon, privacy.delta)
+    press = Press()
+    inward = Message(RecordDict({"parameters": press.record(before)}), context.node_id, "train")
+
+    def trained(message: Message, _: Context) -> Message:
+        return Message(RecordDict({"parameters": press.record(after)}), reply_to=message)
+
+    outward = mod(inward, context, trained)
+    if outward.has_error():
+        raise UserError(f"Flower's local privacy could not be applied ({outward.error.reason})")
+    noisy = read_arrays(outward.content, "parameters")
+    return {name: value.to(after[name].dtype).reshape(after[name].shape) for name, value in noisy.items()}

@@ -1,0 +1,165 @@
+"""The ClientApp: carries orders out at one site, with the site's own folder and its own memory on its own disk.
+
+A real site is told by its node config who it is and where its images are; nothing the server sends names a path here:
+
+    site      the site's name
+    folder    its images, CLASS/*.jpg or *.png below it
+    keep      where it keeps what is its own between rounds (default: ~/.local/share/unseen)
+    device    cpu, cuda, ... (default: the run's)
+    threads   CPU threads (default: 1, with which every engine gives the same bits)
+    weights   a file with pretrained weights, where the run's are a file of the server
+    epsilon, delta, clip    local differential privacy: see `privacy`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from unseen.bench.model import build_net
+from unseen.bench.protocol import Settings
+from unseen.bench.records import directory_for
+from unseen.bench.run import assemble, augmenter
+from unseen.client import Workshop
+from unseen.data.domains import index_site
+from unseen.data.split import make_sites
+from unseen.data.store import open_store
+from unseen.drawer import Drawer
+from unseen.engines.flower.privacy import LocalPrivacy, guarded
+from unseen.engines.flower.records import SENTENCE, read_order, reply_content
+from unseen.errors import UserError
+from unseen.nets.net import Net
+from unseen.registry import parse
+from unseen.types import ClientId, Kind, Site
+
+app = ClientApp()
+
+
+@dataclass(frozen=True)
+class Own:
+    """What a site's node config says."""
+
+    site: ClientId
+    folder: Path
+    keep: Path
+    device: str | None = None
+    threads: int = 1
+    weights: str | None = None
+    privacy: LocalPrivacy | None = None
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> Own:
+        for key in ("site", "folder"):
+            if not config.get(key):
+                raise UserError(f'The SuperNode has no "{key}"; start it with --node-config \'site="NAME" folder="FOLDER"\'.')
+        home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+        return cls(
+            site=str(config["site"]),
+            folder=Path(str(config["folder"])).expanduser(),
+            keep=Path(str(config.get("keep") or f"{home}/unseen")).expanduser(),
+            device=str(config["device"]) if config.get("device") else None,
+            threads=int(config.get("threads") or 1),
+            weights=str(config["weights"]) if config.get("weights") else None,
+            privacy=LocalPrivacy.read(config),
+        )
+
+
+@app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Who is this, and which classes does it have?"""
+    try:
+        own = Own.read(context.node_config)
+        index = index_site(own.folder, name=own.site)
+        answer = ConfigRecord({"site": own.site, "classes": list(index.classes)})
+    except UserError as error:
+        answer = ConfigRecord({SENTENCE: str(error)})
+    return Message(RecordDict({"hello": answer}), reply_to=message)
+
+
+@app.query("survey")
+def survey(message: Message, context: Context) -> Message:
+    return _carry_out("survey", message, context)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    return _carry_out("train", message, context)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    return _carry_out("evaluate", message, context)
+
+
+def _carry_out(kind: Kind, message: Message, context: Context) -> Message:
+    config = message.content["order"]
+    try:
+        order = read_order(message.content, kind)
+        settings, classes = str(config["settings"]), str(config["classes"])
+        if "folder" in context.node_config or "site" in context.node_config:
+            own = Own.read(context.node_config)
+            torch.set_num_threads(own.threads)
+            workshop, client, privacy = _site_workshop(own, settings, classes), own.site, own.privacy
+        else:
+            torch.set_num_threads(1)
+            workshop, client, privacy = _simulated_workshop(settings, str(config["keep"])), str(config["client"]), None
+        reply = workshop.carry_out(client, order)
+        if privacy is not None:
+            reply = guarded(reply, order, privacy, workshop.net, context)
+        content = reply_content(reply)
+    except UserError as error:
+        content = RecordDict({"reply": ConfigRecord({SENTENCE: str(error)})})
+    return Message(content, reply_to=message)
+
+
+@lru_cache(maxsize=2)
+def _simulated_workshop(settings: str, keep: str) -> Workshop:
+    """In a simulation every worker can play every client: the images are mapped, not copied."""
+    return assemble(Settings.from_json(json.loads(settings))).workshop(Drawer(Path(keep)))
+
+
+@lru_cache(maxsize=4)
+def _site_workshop(own: Own, settings_json: str, classes_json: str) -> Workshop:
+    told = Settings.from_json(json.loads(settings_json))
+    plan = replace(told.plan, device=own.device or told.plan.device)
+    settings = replace(told, plan=plan, root=None)
+    classes = [str(c) for c in json.loads(classes_json)]
+    method = parse(settings.method, settings.fields)
+    store = open_store(index_site(own.folder, classes, own.site), settings.image_size, skip_broken=settings.skip_broken)
+    rows = np.arange(len(store.index), dtype=np.int64)
+    (site,) = make_sites(store, {own.site: rows}, settings.validation, settings.seed)
+    if len(site.train) < plan.batch_size:
+        raise UserError(
+            f'The site "{own.site}" has {len(site.train)} training images, fewer than one batch of {plan.batch_size}; '
+            f"the run needs a smaller batch-size."
+        )
+    net = _net(settings, own, len(classes))
+    # By the settings as the server sent them: the same experiment, whatever this site adds to it.
+    experiment = directory_for(told, Path()).name
+    desk = {own.site: site}
+    return Workshop(method, net, plan, desk.__getitem__, Drawer(own.keep / experiment), augmenter(plan))
+
+
+def _net(settings: Settings, own: Own, classes: int) -> Net:
+    """The net. Its weights come with the first order; only state that never travels needs the pretrained ones here."""
+    method = parse(settings.method, settings.fields)
+    net = build_net(replace(settings, weights="none"), method, classes)
+    share = method.share(net)
+    if settings.weights == "none" or set(net.state_dict()) <= share.up | share.down:
+        return net
+    if settings.weights != "imagenet" and own.weights is None:
+        raise UserError(
+            f'The run begins with a file of weights, and "{settings.method}" keeps some of them at each site: give this '
+            f"site's SuperNode the same file as weights in its node config."
+        )
+    return build_net(replace(settings, weights=own.weights or settings.weights), method, classes)

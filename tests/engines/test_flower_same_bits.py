@@ -1,0 +1,154 @@
+"""The same bits on every engine: local, Flower's simulation, and a deployment with TLS, keys and a proxy."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[flower]")
+pytest.importorskip("ray", reason="Ray is not installed: pip install unseen[flower]")
+
+from tests.engines.deployment import BIN, PATIENCE, Federation, until
+from tests.engines.sites import SITES, draw_sites, small
+from unseen.bench.model import load_trained
+from unseen.bench.records import RunDirectory
+from unseen.bench.run import run_settings
+from unseen.engines.flower.simulation import simulate
+from unseen.types import Server
+
+METHODS = ("fedavg", "fedbn", "fedfd-a", "stablefdg", "fedadg")
+
+pytestmark = pytest.mark.xdist_group("flower")  # processes with timeouts: one at a time
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("flower")
+    draw_sites(folder / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNSEEN_CACHE", str(folder / "cache"))
+        yield folder
+
+
+def final(directory: Path) -> Server:
+    restored = RunDirectory(directory).restore()
+    assert restored is not None
+    return restored[0]
+
+
+@pytest.fixture(scope="module")
+def local(folder: Path) -> dict[str, Path]:
+    """The local engine's run directories, by method."""
+    runs = {m: run_settings(small(folder / "data", m), out=folder / "local") for m in METHODS}
+    return {m: run.directory for m, run in runs.items() if run.directory is not None}
+
+
+@pytest.fixture(scope="module")
+def federation(folder: Path) -> Iterator[Federation]:
+    settings = replace(small(folder / "data", "fedavg", "flower", minimum_clients=3), root=None)
+    made = Federation(folder / "deployment", folder / "data", SITES, settings)
+    try:
+        made.open()
+        for site in SITES:
+            made.join(site)
+        yield made
+    finally:
+        made.close()
+
+
+def assert_same(one: Path, other: Path) -> None:
+    a, b = final(one), final(other)
+    assert a.round == b.round == 2
+    assert a.met == b.met == set(SITES)
+    assert list(a.state) == list(b.state)
+    for name, value in a.state.items():
+        assert torch.equal(value, b.state[name]), name
+    assert sorted(a.memory) == sorted(b.memory)
+    for name, value in a.memory.items():
+        assert torch.equal(value, b.memory[name]), name
+
+
+def test_a_simulation_gives_the_local_engines_bits(folder: Path, local: dict[str, Path]) -> None:
+    results = simulate([small(folder / "data", m, "flower") for m in METHODS], folder / "simulation")
+    for method, result in zip(METHODS, results, strict=True):
+        assert result.directory is not None
+        assert_same(local[method], result.directory)
+        assert result.summary["bytes_up"] == RunDirectory(local[method]).result()["bytes_up"]  # type: ignore[index]
+
+
+def test_a_deployment_gives_the_local_engines_bits(federation: Federation, local: dict[str, Path]) -> None:
+    runs = {method: federation.begin(method=method) for method in METHODS}
+    for method, run in runs.items():
+        directory = federation.finish(run, method=method)
+        assert_same(local[method], directory)
+        # A run directory like any other: result, ledger, and a model that predicts.
+        result = RunDirectory(directory).result()
+        assert result is not None
+        assert result["accuracy"] is None  # nobody had the unseen site's images
+        assert set(result["in_domain"]) == set(SITES)
+        assert load_trained(directory).predict(torch.rand(2, 3, 16, 16)).shape == (2, 3)
+    assert federation.status(runs["fedavg"]) == "finished:completed"
+
+
+def test_what_a_site_keeps_is_on_its_own_disk(federation: Federation) -> None:
+    directory = federation.finish("", method="fedbn")
+    for site in SITES:
+        own = federation.folder / "keep" / site / directory.name / site
+        assert sorted(path.name for path in own.iterdir()) == ["000001.safetensors", "000002.safetensors"]
+    assert not (directory / "clients").exists()
+
+
+def refused(federation: Federation, path: str) -> int:
+    """The status of a POST to the published port, from a stranger who has only the authority's certificate."""
+    trust = ssl.create_default_context(cafile=str(federation.app / "keys" / "ca.crt"))
+    request = urllib.request.Request(f"https://localhost:{federation.public}{path}", data=b"", method="POST")
+    try:
+        with urllib.request.urlopen(request, context=trust, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_the_published_port_refuses_keys_and_runs(federation: Federation) -> None:
+    assert federation.address.endswith(str(federation.public))  # the runs above came through the proxy
+    for path in ("/v1/control/start-run", "/v1/control/register-node", "/v1/control/list-runs", "/v1/runtime/acquire-task"):
+        assert refused(federation, path) == 403, path
+    assert refused(federation, "/v1/fleet/pull-messages") != 403
+    # And with Flower's own command: the same one that works on loopback.
+    config = federation.app / "flower" / "config.toml"
+    before = config.read_text()
+    config.write_text(before.replace(f"127.0.0.1:{federation.link}", f"localhost:{federation.public}"))
+    try:
+        stranger = federation.app / "keys" / f"{SITES[0]}.pub"
+        assert "403" in (said := federation.flwr("supernode", "register", str(stranger), "coordinator")).stderr + said.stdout
+        assert "403" in (said := federation.flwr("run", ".", "coordinator")).stderr + said.stdout
+    finally:
+        config.write_text(before)
+
+
+def test_an_unknown_supernode_is_refused(federation: Federation) -> None:
+    """A key that nobody registered, and no key at all."""
+    key = federation.folder / "stranger"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key)], check=True)
+    common = ["--superlink", federation.address, "--root-certificates", str(federation.app / "keys" / "ca.crt"),
+              "--host", "127.0.0.1", "--isolation", "process", "--max-retries", "1"]  # fmt: skip
+    ports = [federation.node_ports[SITES[0]] + 0]
+    assert ports
+    federation.start("with-key", BIN / "flower-supernode", *common, "--port", "18094", "--auth-supernode-private-key", key)
+    federation.start("without", BIN / "flower-supernode", *common, "--port", "18095")
+    for name in ("with-key", "without"):
+        process = federation.processes[name]
+        until(lambda process=process: process.poll() is not None, "the stranger's end", PATIENCE)  # type: ignore[misc]
+        federation.processes.pop(name)
+        assert process.returncode != 0, federation.log(name)
+        assert "SuperNode ID" not in federation.log(name)

@@ -1,0 +1,128 @@
+"""What must hold for every registered method: a new method is tested by existing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.federation import federation, same
+from tests.methods.desk import batch, desk, random_images, tiny_net
+from unseen.method import Method
+from unseen.registry import parse, registered
+from unseen.tensors import load, snapshot
+
+METHODS = list(registered())
+COMPOSED = ["fedbn+fedfd", "silobn+fedfd-a", "fedavg+guide", "mixstyle+guide", "fedprox+gperxan"]
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("name", METHODS + COMPOSED)
+def test_learns_same_bits_with_two_workers_and_after_a_break(name: str, tmp_path: Path) -> None:
+    """One run in one process; one with two workers, broken off after the first round and gone on with."""
+    whole = federation(name, tmp_path / "whole", rounds=3, local_steps=6)
+    first = federation(name, tmp_path / "broken", workers=2, rounds=3, local_steps=6)
+    begun = whole.run()
+    first.run(rounds=1)
+    later = federation(name, tmp_path / "broken", rounds=3, local_steps=6)
+    later.server = first.server
+    later.run()
+    assert same(whole.server.state, later.server.state)
+    assert same(dict(whole.server.memory), dict(later.server.memory))
+    assert begun[-1].loss == pytest.approx(begun[-1].loss)  # finite
+    assert begun[-1].refused == []
+    assert whole.accuracy() > 0.6, "three colours are easier than that (chance is 0.33)"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_uploads_what_share_says_and_counts_it(name: str, tmp_path: Path) -> None:
+    fed = federation(name, tmp_path, rounds=1, local_steps=2)
+    (played,) = fed.run()
+    sent = {key.split("/", 2)[2] for key in fed.ledger.entries if key.startswith("up/model/")}
+    assert sent == set(fed.share.up)
+    told = {key for key in fed.ledger.entries if key.startswith("up/statistics/")}
+    beyond = bool(told) or bool(played.bytes_up) and any(k.startswith("down/statistics/") for k in fed.ledger.entries)
+    if beyond:
+        assert fed.method.sends, "it sends more than weights: `sends` must say what"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_trainable_tensor_gets_a_gradient(name: str, tmp_path: Path) -> None:
+    """Within a round: phases, alternations and coins included. Catches a generator that never trains."""
+    fed = federation(name, tmp_path, rounds=1, local_steps=12)
+    reached: set[str] = set()
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(
+            lambda p, key=key: reached.add(key) if bool(p.grad.abs().sum() > 0) else None
+        )
+        for key, parameter in fed.net.named_parameters()
+        if parameter.requires_grad
+    ]
+    fed.run()
+    missing = {key for key, p in fed.net.named_parameters() if p.requires_grad} - reached
+    for hook in hooks:
+        hook.remove()
+    assert not missing
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_predict_does_not_depend_on_the_batch(name: str, tmp_path: Path) -> None:
+    fed = federation(name, tmp_path, rounds=1, local_steps=3)
+    fed.run()
+    load(fed.net, {**fed.workshop.initial, **fed.server.state})
+    fed.net.eval()
+    x = random_images(6, seed=5).x
+    with torch.no_grad():
+        together = fed.method.predict(fed.net, x)
+        alone = torch.cat([fed.method.predict(fed.net, x[i : i + 1]) for i in range(6)])
+    assert together.shape == (6, 3)
+    assert torch.allclose(together, alone, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_other_seed_other_bits(name: str, tmp_path: Path) -> None:
+    one = federation(name, tmp_path / "1", rounds=1, local_steps=2)
+    two = federation(name, tmp_path / "2", rounds=1, local_steps=2, seed=1)
+    load(two.net, snapshot(one.net))
+    two.server.state = dict(one.server.state)
+    one.run()
+    two.run()
+    assert not same(one.server.state, two.server.state)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_has_a_page_a_citation_and_meanings(name: str) -> None:
+    kind = registered()[name]
+    page = ROOT / "docs" / "methods" / f"{name}.md"
+    assert page.exists(), f"docs/methods/{name}.md is missing"
+    assert len(page.read_text()) > 300
+    source = Path(__import__(kind.__module__, fromlist=["x"]).__file__).read_text()
+    assert re.search(r"(19|20)\d\d", source.split('"""')[1]) or "ours" in source.split('"""')[1].lower()
+
+
+def test_silobn_equals_fedavg_under_full_participation(tmp_path: Path) -> None:
+    """In training the running statistics do not touch the gradient, and averaging is linear (METHODS, 0 d)."""
+    fedavg = federation("fedavg", tmp_path / "1", rounds=1)
+    silobn = federation("silobn", tmp_path / "2", rounds=1)
+    fedavg.run()
+    silobn.run()
+    assert same(fedavg.server.state, silobn.server.state)
+
+
+def test_silobn_equals_fedavg_up_to_rounding_over_rounds(tmp_path: Path) -> None:
+    fedavg = federation("fedavg", tmp_path / "1", rounds=3)
+    silobn = federation("silobn", tmp_path / "2", rounds=3)
+    fedavg.run()
+    silobn.run()
+    for key, value in fedavg.server.state.items():
+        assert torch.allclose(value.double(), silobn.server.state[key].double(), rtol=1e-4, atol=1e-5), key
+
+
+def test_an_empty_method_is_fedavg() -> None:
+    one, two = desk(Method()), desk(parse("fedavg"))
+    one.method.step(one, batch())
+    two.method.step(two, batch())
+    assert same(snapshot(one.net), snapshot(two.net))
+    assert tiny_net(parse("fedavg")).share_all() == parse("fedavg").share(tiny_net(parse("fedavg")))

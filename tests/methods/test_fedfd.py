@@ -1,0 +1,381 @@
+"""FedFD, FedFD-A and the adapter: known answers in NumPy, and what each part may touch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.methods.desk import batch, desk, tiny_net
+from unseen.errors import UserError
+from unseen.method import compose
+from unseen.methods.fedavg import FedAvg
+from unseen.methods.fedbn import FedBN
+from unseen.methods.fedfd import (
+    ADAPTERS,
+    Adapted,
+    Adapter,
+    Diversified,
+    FedFD,
+    FedFDA,
+    alphas,
+    global_statistics,
+    untracked,
+)
+from unseen.methods.silobn import SiloBN
+from unseen.nets.backbones import create_net
+from unseen.nets.norms import StatNorm2d, ruled, twin
+from unseen.registry import parse, registered
+from unseen.tensors import snapshot
+from unseen.types import Work
+
+
+def layer_and_work(method: FedFD, seed: int = 0) -> tuple[StatNorm2d, Work]:
+    """The first norm of a net, with random affine map, running and global statistics."""
+    work = desk(method, seed=seed)
+    rng = torch.Generator().manual_seed(seed + 7)
+    norm = work.net.norms(StatNorm2d)[0]
+    received = dict(work.received)
+    for name, module in work.net.named_modules():
+        if isinstance(module, StatNorm2d):
+            received[f"{name}.running_mean"] = torch.randn(module.num_features, generator=rng)
+            received[f"{name}.running_var"] = torch.rand(module.num_features, generator=rng) + 0.5
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(norm.num_features, generator=rng))
+        norm.bias.copy_(torch.randn(norm.num_features, generator=rng))
+    work.received = received
+    return norm, work
+
+
+def numpy_norm(x: np.ndarray, mean: np.ndarray, std: np.ndarray, norm: StatNorm2d) -> np.ndarray:
+    """(x - mean) / std * weight + bias, with B x C statistics."""
+    weight, bias = norm.weight.detach().numpy(), norm.bias.detach().numpy()
+    standard = (x - mean[:, :, None, None]) / std[:, :, None, None]
+    return standard * weight[None, :, None, None] + bias[None, :, None, None]
+
+
+def given_and_global(norm: StatNorm2d, work: Work) -> tuple[torch.Tensor, *tuple[np.ndarray, ...]]:
+    """Random maps, their instance statistics, and the layer's global ones."""
+    x = torch.randn(4, norm.num_features, 5, 6, generator=torch.Generator().manual_seed(3)) * 2 + 1
+    pixels = x.numpy()
+    name = next(name for name, module in work.net.named_modules() if module is norm)
+    mean_g = work.received[f"{name}.running_mean"].numpy()
+    std_g = np.sqrt(work.received[f"{name}.running_var"].numpy() + norm.eps)
+    return x, pixels.mean((2, 3)), np.sqrt(pixels.var((2, 3)) + norm.eps), mean_g, std_g
+
+
+def close(ours: torch.Tensor, theirs: np.ndarray) -> None:
+    np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=2e-4, atol=2e-4)
+
+
+# --- Eq. 2: mixed statistics -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("per", ["channel", "image", "both", "number"])
+@pytest.mark.parametrize("u", [(0.0, 1.0), (-0.1, 1.1), (0.5, 0.5)])
+def test_mixed_statistics(per: str, u: tuple[float, float]) -> None:
+    norm, work = layer_and_work(FedFD(u=u, u_per=per))  # type: ignore[arg-type]
+    x, mean, std, mean_g, std_g = given_and_global(norm, work)
+    channels = norm.num_features
+    shape = {"channel": (1, channels), "image": (4, 1), "both": (4, channels), "number": (1, 1)}[per]
+    draw = torch.rand(shape, generator=torch.Generator().manual_seed(5)).numpy()
+    weight = u[0] + (u[1] - u[0]) * draw
+    expected = numpy_norm(x.numpy(), weight * mean + (1 - weight) * mean_g, weight * std + (1 - weight) * std_g, norm)
+    work.rng.manual_seed(5)
+    rule = Diversified(work.method, work)  # type: ignore[arg-type]
+    close(rule.normalise(norm, x), expected)
+
+
+def test_fixed_ends_are_global_and_instance_normalisation() -> None:
+    for u, pick in (((0.0, 0.0), "global"), ((1.0, 1.0), "instance")):
+        norm, work = layer_and_work(FedFD(u=u))
+        x, mean, std, mean_g, std_g = given_and_global(norm, work)
+        if pick == "global":
+            mean, std = np.broadcast_to(mean_g, mean.shape), np.broadcast_to(std_g, std.shape)
+        close(Diversified(work.method, work).normalise(norm, x), numpy_norm(x.numpy(), mean, std, norm))  # type: ignore[arg-type]
+
+
+def test_local_statistics_of_the_batch() -> None:
+    norm, work = layer_and_work(FedFD(u=(1.0, 1.0), local="batch", u_per="both"))
+    x = given_and_global(norm, work)[0]
+    pixels = x.numpy()
+    mean = np.broadcast_to(pixels.mean((0, 2, 3)), (4, norm.num_features))
+    std = np.broadcast_to(np.sqrt(pixels.var((0, 2, 3)) + norm.eps), (4, norm.num_features))
+    close(Diversified(work.method, work).normalise(norm, x), numpy_norm(pixels, mean, std, norm))  # type: ignore[arg-type]
+
+
+def test_detached_statistics_are_constants() -> None:
+    """With u = 1 and constant statistics the gradient of a sum is weight / std at every pixel; through them it is 0."""
+    for detached in (False, True):
+        norm, work = layer_and_work(FedFD(u=(1.0, 1.0), detach_statistics=detached))
+        x, _, std, _, _ = given_and_global(norm, work)
+        x.requires_grad_()
+        Diversified(work.method, work).normalise(norm, x).sum().backward()  # type: ignore[arg-type, no-untyped-call]
+        slope = norm.weight.detach().numpy() / std if detached else np.zeros_like(std)
+        assert x.grad is not None
+        np.testing.assert_allclose(x.grad.numpy(), np.broadcast_to(slope[:, :, None, None], x.shape), atol=2e-4)
+
+
+# --- Eqs. 1, 3, 4, 5: the loss ---------------------------------------------------------------------------------------
+def numpy_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
+    shifted = logits - logits.max(1, keepdims=True)
+    return float((np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]).mean())
+
+
+def two_passes(work: Work, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """f and f' by two separate forward passes, of which the second remembers no statistics."""
+    own = work.net.features(x)
+    work.rng.manual_seed(11)
+    with untracked(work.net), ruled(work.net, Diversified(work.method, work)):  # type: ignore[arg-type]
+        return own, work.net.features(x)
+
+
+@pytest.mark.parametrize(
+    ("method", "lambda2", "reduce"),
+    [
+        (FedFD(), 4.0, "mean"),
+        (FedFD(variant="paper"), 4.0, "sum"),
+        (FedFD(variant="paper", lambda2=0.02, lambda1=0.3), 0.02, "sum"),
+        (FedFD(lambda2=1.5, reduce="sum", lambda1=0.0), 1.5, "sum"),
+    ],
+)
+def test_loss_by_hand(method: FedFD, lambda2: float, reduce: str) -> None:
+    work = layer_and_work(method)[1]
+    work.net = tiny_net(method, bottleneck=6)
+    work.received = snapshot(work.net)
+    work.net.train()
+    given = batch()
+    before = snapshot(work.net)
+    own, diversified = (f.detach().numpy() for f in two_passes(work, given.x))
+    head = work.net.head
+    assert isinstance(head, nn.Linear)
+    weight, bias = head.weight.detach().numpy(), head.bias.detach().numpy()
+    labels = given.y.numpy()
+    ce, cacl = (numpy_cross_entropy(f @ weight.T + bias, labels) for f in (own, diversified))
+    squares = (own - diversified) ** 2
+    cafl = squares.sum(1).mean() if reduce == "sum" else squares.mean()
+    expected = (1 - method.lambda1) * ce + method.lambda1 * cacl + lambda2 * cafl
+    work.net.load_state_dict(before)
+    work.rng.manual_seed(11)
+    work.scratch.clear()
+    assert float(method.loss(work, given).detach()) == pytest.approx(expected, rel=1e-3)
+    assert cafl > 0
+
+
+def test_twin_is_two_passes() -> None:
+    """Features, gradients and running statistics of the doubled batch are those of two passes, with a neck too."""
+    method = FedFD()
+    work = desk(method, net=tiny_net(method, bottleneck=6))
+    start = snapshot(work.net)
+    x = batch().x
+    results = []
+    for doubled in (False, True):
+        work.net.load_state_dict(start)
+        work.net.zero_grad()
+        if doubled:
+            work.rng.manual_seed(11)
+            with twin(work.net, Diversified(method, work)):
+                own, diversified = work.net.features(x).chunk(2)
+        else:
+            own, diversified = two_passes(work, x)
+        (own.square().sum() + (own * diversified).sum()).backward()  # type: ignore[no-untyped-call]
+        gradients = [p.grad.clone() for p in work.net.parameters() if p.grad is not None]
+        results.append(([own, diversified, *gradients], snapshot(work.net, sorted(work.net.running_statistics()))))
+    for one, two in zip(results[0][0], results[1][0], strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4 + 1e-3 * float(one.abs().max()))
+    for key, value in results[0][1].items():
+        torch.testing.assert_close(value, results[1][1][key], rtol=1e-4, atol=1e-5)
+
+
+def test_detached_features_only_pull_the_diversified() -> None:
+    own, diversified = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+    FedFD(detach_features=True).distance(own, diversified).backward()  # type: ignore[no-untyped-call]
+    assert own.grad is None and diversified.grad is not None
+    FedFD().distance(own, diversified).backward()  # type: ignore[no-untyped-call]
+    assert own.grad is not None
+
+
+# --- Eqs. 6 and 7: interpolated statistics ---------------------------------------------------------------------------
+@pytest.mark.parametrize("noisy", [False, True])
+def test_interpolated_statistics(noisy: bool) -> None:
+    norm, work = layer_and_work(FedFDA())
+    x, mean, std, mean_g, std_g = given_and_global(norm, work)
+    hears, says = (
+        {name: p.detach().numpy() for name, p in layer.named_parameters()}
+        for layer in next(iter(work.net.extras[ADAPTERS].children())).children()
+    )
+    differences = np.concatenate([mean - mean_g, std - std_g], axis=1)
+    hidden = np.maximum(differences @ hears["weight"].T + hears["bias"], 0)
+    delta, epsilon = (hidden @ says["weight"].T + says["bias"]).T
+    z = torch.randn(4, 1, generator=torch.Generator().manual_seed(9)).numpy()[:, 0] if noisy else np.zeros(4)
+    alpha = np.clip(z * delta + epsilon, 0, 1)[:, None]
+    expected = numpy_norm(x.numpy(), alpha * mean + (1 - alpha) * mean_g, alpha * std + (1 - alpha) * std_g, norm)
+    generator = torch.Generator().manual_seed(9) if noisy else None
+    rule = Adapted(work.net, global_statistics(work), generator)
+    close(rule.normalise(norm, x), expected)
+    close(rule.seen[0], alpha[:, 0])
+
+
+def test_straight_through_passes_the_clamp() -> None:
+    """An alpha below 0 is cut to 0: no gradient for the adapter, unless it goes straight through."""
+    for through in (False, True):
+        norm, work = layer_and_work(FedFDA(epsilon_start=-5.0, straight_through=through))
+        adapter = next(iter(work.net.extras[ADAPTERS].children()))
+        x = given_and_global(norm, work)[0]
+        rule = Adapted(work.net, global_statistics(work), straight_through=through)
+        rule.adapters[norm].says.weight.data.zero_()  # type: ignore[union-attr, operator]
+        rule.normalise(norm, x).square().sum().backward()  # type: ignore[no-untyped-call]
+        assert float(rule.seen[0].abs().max()) < 1e-6
+        gradient = adapter.says.bias.grad  # type: ignore[union-attr]
+        assert isinstance(gradient, torch.Tensor)
+        assert (float(gradient.abs().sum()) > 0) == through
+
+
+def test_alphas_can_be_read_out() -> None:
+    method = FedFDA(epsilon_start=0.5)
+    net = tiny_net(method)
+    net.train()
+    x = batch(5).x
+    read = alphas(net, x)
+    assert net.training
+    assert [tuple(alpha.shape) for alpha in read] == [(5,)] * len(net.norms(StatNorm2d))
+    assert all(bool(((alpha >= 0) & (alpha <= 1)).all()) for alpha in read)
+    torch.testing.assert_close(alphas(net, x[:2])[1], read[1][:2])
+    # alpha = 0 everywhere is plain BatchNorm by the running statistics
+    net.eval()
+    for adapter in net.extras[ADAPTERS].children():
+        for parameter in adapter.parameters():
+            nn.init.zeros_(parameter)
+    assert all(float(alpha.abs().max()) == 0 for alpha in alphas(net, x))
+    torch.testing.assert_close(method.predict(net, x), net(x), rtol=1e-4, atol=1e-4)
+
+
+def test_prediction_does_not_depend_on_the_batch() -> None:
+    method = FedFDA(epsilon_start=0.5)
+    net = tiny_net(method, bottleneck=6).eval()
+    x = batch(6).x
+    with torch.no_grad():
+        together = method.predict(net, x)
+        alone = torch.cat([method.predict(net, image[None]) for image in x])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(together, net(x))
+
+
+# --- alternating training --------------------------------------------------------------------------------------------
+def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
+    return {key for key, value in before.items() if not torch.equal(value, after[key])}
+
+
+def test_adapter_step_changes_only_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = FedFDA(epsilon_start=0.5)
+    work = desk(method, net=tiny_net(method, bottleneck=6))
+    method.prepare(work)
+    states = [snapshot(work.net)]
+    descend = FedFDA.descend
+
+    def watched(self: FedFDA, *arguments: object) -> None:
+        descend(self, *arguments)  # type: ignore[arg-type]
+        states.append(snapshot(work.net))
+
+    monkeypatch.setattr(FedFDA, "descend", watched)
+    method.step(work, batch())
+    own = {key for key in states[0] if key.startswith(f"extras.{ADAPTERS}.")}
+    assert own == set(work.net.state_of(nn.Linear)) & own
+    assert len(states) == 3
+    parameters = {name for name, _ in work.net.named_parameters()}
+    assert moved(states[0], states[1]) & parameters == parameters - own
+    # Running statistics neither: the adapter's pass remembers nothing.
+    assert moved(states[1], states[2]) == own
+    assert all(parameter.requires_grad for parameter in work.net.parameters())
+
+
+def test_optimizers_share_no_parameter() -> None:
+    method = compose(FedFD(), Adapter())
+    work = desk(method)
+    method.prepare(work)
+    main, adapter = (
+        {id(p) for group in work.optimizers[name].param_groups for p in group["params"]} for name in ("main", "adapter")
+    )
+    assert not main & adapter
+    assert main | adapter == {id(p) for p in work.net.parameters()}
+
+
+def test_running_statistics_move_as_in_fedavg() -> None:
+    """The diversified pass and the adapters' remember nothing: after one step the statistics are FedAvg's."""
+    work_fd, work_avg = (desk(m, net=tiny_net(m, bottleneck=6)) for m in (FedFDA(), FedAvg()))
+    for work in (work_fd, work_avg):
+        work.method.prepare(work)
+        work.method.step(work, batch())
+    for key in work_avg.net.running_statistics():
+        torch.testing.assert_close(work_fd.net.state_dict()[key], work_avg.net.state_dict()[key], rtol=1e-4, atol=1e-5)
+
+
+def test_fedfd_and_adapter_compose_to_fedfd_a() -> None:
+    states = []
+    for method in (FedFDA(), compose(FedFD(), Adapter())):
+        work = desk(method)
+        method.prepare(work)
+        for seed in range(2):
+            method.step(work, batch(seed=seed))
+        states.append(snapshot(work.net))
+    assert not moved(states[0], states[1])
+
+
+def test_adapter_alone_leaves_the_network_to_silobn() -> None:
+    """Table 3 (c1): with the adapter in turn, the network is trained as without it."""
+    states = []
+    for method in (SiloBN(), Adapter(epsilon_start=0.5)):
+        work = desk(method)
+        method.prepare(work)
+        for seed in range(3):
+            method.step(work, batch(seed=seed))
+        states.append(snapshot(work.net))
+    assert not {key for key, value in states[0].items() if not torch.equal(value, states[1][key])}
+    assert set(states[1]) > set(states[0])
+
+
+# --- sharing ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["fedfd", "fedfd-a", "adapter"])
+def test_bases(name: str) -> None:
+    def kept(text: str, **settings: str) -> frozenset[str]:
+        method = parse(text, settings)
+        share = method.share(tiny_net(method))
+        assert share.up == frozenset(tiny_net(method).state_dict())
+        return share.up - share.down
+
+    net = tiny_net(parse(name))
+    assert kept(name) == kept(f"silobn+{name}") == net.running_statistics()
+    assert kept(f"fedbn+{name}") == net.state_of(nn.modules.batchnorm._BatchNorm)
+    assert kept(name, base="fedavg") == kept(f"fedavg+{name}", base="fedavg") == frozenset()
+    assert kept(f"fedbn+{name}", base="fedavg") == kept(f"fedbn+{name}")
+    assert registered()[name].needs_full_state
+
+
+def test_composes_with_bases_and_penalties() -> None:
+    for text in ("fedbn+fedfd", "silobn+fedfd", "fedprox+fedfd", "fedprox+fedfd-a", "silobn+adapter"):
+        method = parse(text)
+        work = desk(method)
+        method.prepare(work)
+        method.step(work, batch())
+        assert np.isfinite(work.notes["loss"][0])
+    assert compose(FedBN(), FedFD()).describe().keys() == {"fedbn", "fedfd"}
+
+
+def test_backbone_without_batch_norm_is_named() -> None:
+    with pytest.raises(UserError, match="alexnet"):
+        FedFD().build(create_net("alexnet", 3, image_size=64))
+
+
+# --- size ------------------------------------------------------------------------------------------------------------
+def test_parameters_of_resnet18() -> None:
+    """Table 4: 11.31 M, and 11.53 M with adapters (7 classes, 256-d bottleneck)."""
+
+    def count(method: FedFD | Adapter) -> int:
+        net = method.build(create_net("resnet18", 7, image_size=64, bottleneck=256))
+        assert len(net.norms(StatNorm2d)) == 20
+        return sum(p.numel() for p in net.parameters())
+
+    assert count(FedFD()) == 11_310_151
+    assert count(FedFDA()) == 11_310_151 + 218_540 == 11_528_691
+    assert count(replace(Adapter(), reduction=8)) > 11_528_691

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+from unseen.errors import UserError
+from unseen.nets.backbones import create_net
+
+SHARED = Path(__file__).parents[3] / "shared" / "weights" / "mobilenetv2_100.imagenet.safetensors"
+
+
+def backbone_state(name: str, size: int) -> dict[str, torch.Tensor]:
+    net = create_net(name, 3, image_size=size, seed=1)
+    return {key: value.clone() for key, value in net.backbone.state_dict().items()}
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".pt"])
+def test_a_file_is_loaded_and_its_classifier_ignored(tmp_path: Path, suffix: str) -> None:
+    state = backbone_state("convnet", 32)
+    content = {**state, "fc.weight": torch.zeros(1000, 64), "fc.bias": torch.zeros(1000)}
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".safetensors":
+        save_file(content, path)
+    else:
+        torch.save({"state_dict": content}, path)
+    net = create_net("convnet", 3, image_size=32, seed=2, weights=str(path))
+    assert all(torch.equal(value, state[key]) for key, value in net.backbone.state_dict().items())
+
+
+def test_alexnet_takes_torchvisions_names(tmp_path: Path) -> None:
+    state = backbone_state("alexnet", 64)
+    assert {"features.0.weight", "features.10.bias", "classifier.1.weight", "classifier.4.weight"} <= state.keys()
+    save_file({**state, "classifier.6.weight": torch.zeros(1000, 4096)}, tmp_path / "a.safetensors")
+    net = create_net("alexnet", 3, image_size=64, weights=str(tmp_path / "a.safetensors"))
+    assert torch.equal(net.backbone.state_dict()["features.3.weight"], state["features.3.weight"])
+
+
+def test_a_transformer_takes_another_image_size(tmp_path: Path) -> None:
+    save_file(backbone_state("vit_tiny_patch16_224", 64), tmp_path / "vit.safetensors")
+    net = create_net("vit_tiny_patch16_224", 3, image_size=96, weights=str(tmp_path / "vit.safetensors"))
+    assert net.backbone.state_dict()["pos_embed"].shape == (1, 37, 192)
+    assert net(torch.rand(1, 3, 96, 96)).shape == (1, 3)
+
+
+def test_a_file_that_does_not_fit_says_which_tensors(tmp_path: Path) -> None:
+    state = backbone_state("convnet", 32)
+    del state["blocks.0.1.weight"]
+    state["blocks.1.0.weight"] = torch.zeros(2, 2)
+    state["stranger"] = torch.zeros(1)
+    save_file(state, tmp_path / "bad.safetensors")
+    with pytest.raises(UserError) as error:
+        create_net("convnet", 3, image_size=32, weights=str(tmp_path / "bad.safetensors"))
+    text = str(error.value)
+    assert "1 missing (blocks.0.1.weight)" in text
+    assert "1 unexpected (stranger)" in text
+    assert "1 of another shape (blocks.1.0.weight (2, 2) for (64, 32, 3, 3))" in text
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no weights file"):
+        create_net("convnet", 3, image_size=32, weights=str(tmp_path / "absent.pth"))
+    for name in ("bad.safetensors", "bad.pth"):
+        (tmp_path / name).write_bytes(b"not weights")
+        with pytest.raises(UserError, match="cannot be read"):
+            create_net("convnet", 3, image_size=32, weights=str(tmp_path / name))
+    (tmp_path / "weights.bin").write_bytes(b"x")
+    with pytest.raises(UserError, match="is not a"):
+        create_net("convnet", 3, image_size=32, weights=str(tmp_path / "weights.bin"))
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(UserError, match="state dict"):
+        create_net("convnet", 3, image_size=32, weights=str(tmp_path / "list.pt"))
+
+
+def test_the_hub_out_of_reach_says_to_give_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = timm.create_model
+
+    def offline(name: str, pretrained: bool = False, **arguments: object) -> object:
+        if pretrained:
+            raise ConnectionError("no network")
+        return create(name, **arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(UserError, match="give a file to --weights"):
+        create_net("resnet18", 3, image_size=32, weights="imagenet")
+    with pytest.raises(UserError, match="give a file to --weights"):
+        create_net("convnet", 3, image_size=32, weights="imagenet")
+
+
+@pytest.mark.skipif(not SHARED.is_file(), reason="needs ../shared/weights")
+def test_the_shared_imagenet_weights() -> None:
+    net = create_net("mobilenetv2_100", 7, image_size=96, weights=str(SHARED))
+    state = load_file(SHARED)
+    assert torch.equal(net.backbone.state_dict()["conv_stem.weight"], state["conv_stem.weight"])
+    assert net.backbone.state_dict().keys() == {key for key in state if not key.startswith("classifier.")}
