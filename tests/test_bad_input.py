@@ -112,7 +112,10 @@ def test_python_raises_the_same_sentence() -> None:
         ({"a": {"cat": 1, "dog": 1}, "b": {"cat": 1, "cow": 1}, "c": {"cat": 1, "dog": 1}}, ['"b"', '"cow"']),
         ({"a": {"cat": 1, "dog": 1}, "b": {"cat": 1}, "c": {"cat": 1, "dog": 1}}, ['"b"', '"dog"']),
         ({"a": {"cat": 1, "dog": 1}, "b": {"cat": 1, "dog": 0}}, ['"dog"', '"b"', "empty"]),
-        ({"a": {"cat": 9, "dog": 9}, "b": {"cat": 1, "dog": 1}, "c": {"cat": 9, "dog": 9}}, ['"b"', "fewer than one batch"]),
+        (
+            {"a": {"cat": 9, "dog": 9}, "b": {"cat": 1, "dog": 1}, "c": {"cat": 9, "dog": 9}},
+            ['"b"', "fewer than one batch"],
+        ),
     ],
     ids=["other class", "class lacking", "empty class", "too few images"],
 )
@@ -172,7 +175,13 @@ def broken_off(tmp_path: Path) -> Path:
 
     with pytest.raises(Enough):
         unseen.run(
-            target="street", rounds=3, local_steps=1, test_every=0, workers=1, out=tmp_path / "runs", watcher=Impatient()
+            target="street",
+            rounds=3,
+            local_steps=1,
+            test_every=0,
+            workers=1,
+            out=tmp_path / "runs",
+            watcher=Impatient(),
         )
     (path,) = (tmp_path / "runs").iterdir()
     return path

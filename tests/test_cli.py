@@ -186,7 +186,17 @@ def test_data_is_listed_checked_and_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["run"], ["show"], ["predict"], ["methods"], ["protocols"], ["data", "list"], ["data", "check"], ["data", "show"]],
+    [
+        [],
+        ["run"],
+        ["show"],
+        ["predict"],
+        ["methods"],
+        ["protocols"],
+        ["data", "list"],
+        ["data", "check"],
+        ["data", "show"],
+    ],
 )
 def test_every_command_has_help_with_an_example(words: list[str]) -> None:
     assert f"Example: unseen {' '.join(words)}" in " ".join(invoke(*words, "--help").split())
@@ -280,7 +290,19 @@ def test_import_unseen_does_not_load_torch() -> None:
 
 
 def test_a_real_process(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "unseen", "run", "--target", "street", *TINY, "--workers", "2", "--out", str(tmp_path)]
+    words = [
+        sys.executable,
+        "-m",
+        "unseen",
+        "run",
+        "--target",
+        "street",
+        *TINY,
+        "--workers",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "unseen accuracy" in done.stdout and "round 1/1" in done.stderr and "\x1b" not in done.stderr

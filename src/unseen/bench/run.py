@@ -230,7 +230,7 @@ class Trial:
         net, target = self.assembly.net, self.assembly.target
         if target is None:
             return Score(0, 0, 0.0)
-        load(net, pick(state, self.assembly.share.up | self.assembly.share.down))
+        load(net, state)
         return measure(
             self.assembly.method.predict, net, target, self.assembly.plan, lambda done: self.watcher.testing(done, len(target))
         )

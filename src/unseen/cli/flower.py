@@ -117,7 +117,9 @@ def keys(
 
 @app.command("node", epilog="Example: unseen flower node --supernode 127.0.0.1:9094")
 def node(
-    supernode: Annotated[str, typer.Option(help="Host and port of the SuperNode beside this process.")] = "127.0.0.1:9094",
+    supernode: Annotated[
+        str, typer.Option(help="Host and port of the SuperNode beside this process.")
+    ] = "127.0.0.1:9094",
     root_certificates: Annotated[
         Path | None, typer.Option(help="The certificate authority, if the SuperNode's own port has TLS.")
     ] = None,

@@ -162,7 +162,8 @@ def _cut(x: Tensor, box: Tensor) -> Tensor:
     at_x = (centre_x[:, None] + half_x[:, None] * _centres(x.shape[3], x))[:, None, :]
     at_y = (centre_y[:, None] + half_y[:, None] * _centres(x.shape[2], x))[:, :, None]
     # Pairs (x, y) side by side in memory: seen as complex numbers, they are written in one go.
-    grid = torch.view_as_real(torch.complex(*torch.broadcast_tensors(at_x, at_y)))
+    shape = (len(x), x.shape[2], x.shape[3])
+    grid = torch.view_as_real(torch.complex(at_x.expand(shape), at_y.expand(shape)))
     cut = F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
     return cut.contiguous()
 
@@ -242,21 +243,19 @@ def _turn_hue(planes: Tensor, turn: Tensor) -> None:
     # Which channel is the largest, as 0 or 1, without a branch: comparing and choosing are slow, arithmetic is not.
     # Where two are equal, both ways of computing the hue agree.
     is_red = (red - others).mul_(1e30).clamp_(0, 1)
-    is_green = (green - blue).mul_(1e30).clamp_(0, 1)
-    hue = torch.lerp(
-        (red - green).mul_(sixth).add_(4 / 6),
-        (blue - red).mul_(sixth).add_(2 / 6),
-        is_green,
-    )
-    hue = torch.lerp(hue, (green - blue).mul_(sixth), is_red)
+    from_red = green - blue
+    is_green = (from_red * 1e30).clamp_(0, 1)
+    from_blue = torch.addcmul(planes.new_tensor(4 / 6), red - green, sixth)
+    from_green = torch.addcmul(planes.new_tensor(2 / 6), blue - red, sixth)
+    hue = torch.lerp(torch.lerp(from_blue, from_green, is_green), from_red.mul_(sixth), is_red)
     hue.add_(turn[:, None, None])
-    for channel in range(3):
-        # How far this channel is below the top, in parts of the chroma: a trapezoid around the circle. It is 0 within a
-        # sixth of the channel's own colour, 1 beyond a third, and the opposite colour is half a circle away.
-        away = hue + (0.5 - channel / 3)
-        away.sub_(away.round()).abs_()
-        below = away.mul_(-6).add_(2).clamp_(0, 1)
-        torch.addcmul(top, chroma, below, value=-1, out=planes[:, channel])
+    # How far each channel is below the top, in parts of the chroma: a trapezoid around the circle. It is 0 within a sixth
+    # of the channel's own colour, 1 beyond a third, and the opposite colour is half a circle away.
+    opposite = planes.new_tensor([1 / 2, 1 / 6, -1 / 6])[:, None, None]
+    away = hue[:, None] + opposite
+    away.sub_(away.round()).abs_()
+    below = torch.rsub(away, 2, alpha=6).clamp_(0, 1)
+    torch.addcmul(top[:, None], chroma[:, None], below, value=-1, out=planes)
 
 
 _COLOURS: dict[str, Callable[[Tensor, Tensor], None]] = {

@@ -1,8 +1,8 @@
 """Maps normalised by whatever statistics a rule makes of the images' own: about the cost of one BatchNorm.
 
 A rule turns the B x C moments of the images into a scale and a shift per image and channel. On CPUs a step's time goes
-into moving maps through memory and into new memory. So the maps are walked over in runs of a few images that stay in the
-cache between two operations, and one new tensor of their size is made forward and one backward, as by BatchNorm itself.
+into walking over the maps and into new memory for them. So they are walked over as seldom as possible, and one new
+tensor of their size is made forward and one backward, as by BatchNorm itself; autograd alone would make three and four.
 """
 
 from __future__ import annotations
@@ -17,70 +17,55 @@ from torch.autograd.function import once_differentiable
 Fold = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-RUN = 1 << 18  # numbers in a run: 1 MB of float32
-
-
-def runs(x: Tensor) -> list[slice]:
-    """The batch in runs of images."""
-    images = max(1, RUN // x[0].numel())
-    return [slice(start, start + images) for start in range(0, len(x), images)]
-
-
 class _Moments(torch.autograd.Function):
-    """Mean and biased variance over H x W, and the maps.
+    """Mean and biased variance over H x W, and the maps; `memory` gets a tensor of their size for later.
 
     The maps pass through so that both of their gradients meet here: the one that arrives is `_MultiplyAdd`'s own new
     tensor, nobody else's, and what the moments pass back is added into it.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, memory: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         mean = x.mean(dim=(2, 3))
-        var = torch.empty_like(mean)
-        for run in runs(x):
-            deviation = x[run] - mean[run, :, None, None]
-            torch.mean(deviation.mul_(deviation), dim=(2, 3), out=var[run])
+        maps = x - mean[:, :, None, None]
+        var = maps.mul_(maps).mean(dim=(2, 3))
+        memory.append(maps)
         ctx.save_for_backward(x, mean)
         ctx.set_materialize_grads(False)
         return x.view_as(x), mean, var
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> Tensor | None:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
         maps, grad_mean, grad_var = gradients
         if grad_mean is None and grad_var is None:
-            return maps
+            return maps, None
         x, mean = ctx.saved_tensors
         pixels = x.shape[2] * x.shape[3]
         slope = torch.zeros_like(mean) if grad_var is None else grad_var * (2 / pixels)
         offset = -slope * mean if grad_mean is None else grad_mean / pixels - slope * mean
         if maps is None:
             maps = torch.zeros_like(x)
-        for run in runs(x):
-            maps[run].addcmul_(x[run], slope[run, :, None, None]).add_(offset[run, :, None, None])
-        return maps
+        return maps.addcmul_(x, slope[:, :, None, None]).add_(offset[:, :, None, None]), None
 
 
 class _MultiplyAdd(torch.autograd.Function):
-    """x * scale + shift, with one scale and one shift per image and channel."""
+    """x * scale + shift, written into the memory that the moments have done with."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, memory: list[Tensor]) -> Tensor:
         ctx.save_for_backward(x, scale)
-        return torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None])
+        return torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None], out=memory.pop())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, scale = ctx.saved_tensors
         (grad,) = gradients
-        maps = torch.empty_like(x)
-        for_scale, for_shift = torch.empty_like(scale), torch.empty_like(scale)
-        for run in runs(x):
-            torch.sum(torch.mul(grad[run], x[run], out=maps[run]), dim=(2, 3), out=for_scale[run])
-            torch.sum(grad[run], dim=(2, 3), out=for_shift[run])
-            torch.mul(grad[run], scale[run, :, None, None], out=maps[run])
-        return maps, for_scale, for_shift
+        maps = grad * x
+        for_scale, for_shift = maps.sum(dim=(2, 3)), grad.sum(dim=(2, 3))
+        for_x = torch.mul(grad, scale[:, :, None, None], out=maps) if ctx.needs_input_grad[0] else None
+        return for_x, for_scale, for_shift, None
 
 
 def renormalised(x: Tensor, fold: Fold) -> Tensor:
@@ -88,8 +73,9 @@ def renormalised(x: Tensor, fold: Fold) -> Tensor:
 
     Differentiable once in the maps and in all that `fold` uses. 16-bit maps are computed in float32.
     """
+    memory: list[Tensor] = []
     wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-    passed, mean, var = cast(tuple[Tensor, ...], _Moments.apply(wide))  # type: ignore[no-untyped-call]
-    scale, shift = (value.expand_as(mean).contiguous() for value in fold(mean, var))
-    y = cast(Tensor, _MultiplyAdd.apply(passed, scale, shift))  # type: ignore[no-untyped-call]
+    passed, mean, var = cast(tuple[Tensor, ...], _Moments.apply(wide, memory))  # type: ignore[no-untyped-call]
+    scale, shift = (value.expand_as(mean) for value in fold(mean, var))
+    y = cast(Tensor, _MultiplyAdd.apply(passed, scale, shift, memory))  # type: ignore[no-untyped-call]
     return y.to(x.dtype)
