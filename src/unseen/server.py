@@ -104,7 +104,7 @@ def federate(method: Method, share: Share, plan: Plan, engine: Engine, server: S
             for client in chosen
         }
         if evaluate:
-            orders |= {c: Order("evaluate", number, pick(server.state, share.up | share.down)) for c in clients if c not in orders}
+            orders |= {c: Order("evaluate", number, server.state) for c in clients if c not in orders}
             orders = {client: orders[client] for client in clients}
         state = method.merge(server, _enough(exchange, orders, plan, number), lambda reply: method.weigh(server, reply))
         before, server.state, server.round = server.state, state, number
@@ -124,7 +124,7 @@ def federate(method: Method, share: Share, plan: Plan, engine: Engine, server: S
 def evaluate(engine: Engine, state: Tensors, round: int, ledger: Ledger) -> Evaluation:
     """One state on all clients' validation images."""
     exchange = Exchange(engine, ledger, {})
-    orders = {client: Order("evaluate", round, pick(state, share.up | share.down)) for client in engine.clients()}
+    orders = {client: Order("evaluate", round, state) for client in engine.clients()}
     for _ in exchange.replies(orders):
         pass
     return Evaluation(round, exchange.scores)

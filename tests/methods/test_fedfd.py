@@ -183,7 +183,7 @@ def test_twin_is_two_passes() -> None:
         gradients = [p.grad.clone() for p in work.net.parameters() if p.grad is not None]
         results.append(([own, diversified, *gradients], snapshot(work.net, sorted(work.net.running_statistics()))))
     for one, two in zip(results[0][0], results[1][0], strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4 + 1e-3 * float(one.abs().max()))
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4 + 1e-3 * float(one.detach().abs().max()))
     for key, value in results[0][1].items():
         torch.testing.assert_close(value, results[1][1][key], rtol=1e-4, atol=1e-5)
 

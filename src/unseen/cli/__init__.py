@@ -12,7 +12,6 @@ from unseen.cli import data, flower, methods, predict, run, show
 from unseen.cli.screen import errors
 from unseen.errors import UserError
 
-
 # A full, read-only or forbidden disk is the user's to mend, wherever it is met; any other is a bug to be seen.
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 

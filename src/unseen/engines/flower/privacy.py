@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
-from unseen.engines.flower.records import Press, read_arrays
 from unseen.errors import UserError
 from unseen.nets.net import Net
 from unseen.types import Order, Reply, Tensors
@@ -60,14 +59,17 @@ def guarded(reply: Reply, order: Order, privacy: LocalPrivacy, net: Net, context
 def _through_flower(before: Tensors, after: Tensors, privacy: LocalPrivacy, context: Context) -> Tensors:
     # Two updates within the clip are at most twice the clip apart: that is the sensitivity.
     mod = LocalDpMod(privacy.clip, 2 * privacy.clip, privacy.epsilon, privacy.delta)
-    press = Press()
-    inward = Message(RecordDict({"parameters": press.record(before)}), context.node_id, "train")
+    inward = Message(RecordDict({"parameters": _record(before)}), context.node_id, "train")
 
     def trained(message: Message, _: Context) -> Message:
-        return Message(RecordDict({"parameters": press.record(after)}), reply_to=message)
+        return Message(RecordDict({"parameters": _record(after)}), reply_to=message)
 
     outward = mod(inward, context, trained)
     if outward.has_error():
         raise UserError(f"Flower's local privacy could not be applied ({outward.error.reason})")
-    noisy = read_arrays(outward.content, "parameters")
-    return {name: value.to(after[name].dtype).reshape(after[name].shape) for name, value in noisy.items()}
+    noisy = outward.content["parameters"]
+    return {name: torch.from_numpy(noisy[name].numpy().copy()).to(value.dtype) for name, value in after.items()}
+
+
+def _record(tensors: Tensors) -> ArrayRecord:
+    return ArrayRecord({name: Array(value.numpy()) for name, value in tensors.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 
@@ -23,19 +24,42 @@ class Unreadable(Exception):
 
 
 class Press:
-    """Tensors -> Arrays, each tensor once: a state that goes to all clients is written (and hashed) a single time."""
+    """Tensors -> records, each state once: what goes to all clients is written (and hashed) a single time.
+
+    Flower moves every Array as objects of their own, a request each, six times on the way from server to site: a net of 300
+    tensors would need thousands of requests per site and round. So the tensors of one dtype travel as one flat Array, and
+    their names and shapes beside it.
+    """
 
     def __init__(self) -> None:
-        self._done: dict[int, tuple[Tensor, Array]] = {}
+        self._done: dict[tuple[int, ...], tuple[list[Tensor], dict[str, Array], str]] = {}
 
-    def record(self, tensors: Mapping[str, Tensor]) -> ArrayRecord:
-        return ArrayRecord({name: self._array(value) for name, value in tensors.items()})
+    def put(self, content: RecordDict, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """A record of arrays and its layout; nothing for no tensors."""
+        if not tensors:
+            return
+        key = tuple(id(value) for value in tensors.values())
+        if key not in self._done:
+            # The tensors are kept with their arrays, so that no other tensor can get the id of one of them.
+            self._done[key] = (list(tensors.values()), _flat(tensors), _layout(tensors))
+        _, arrays, layout = self._done[key]
+        content[name] = ArrayRecord(dict(arrays))
+        content[f"{name}.layout"] = ConfigRecord({"layout": layout})
 
-    def _array(self, value: Tensor) -> Array:
-        # The tensor is kept with its array, so that its id cannot be given to another one.
-        if id(value) not in self._done:
-            self._done[id(value)] = (value, Array(value.detach().cpu().contiguous().numpy()))
-        return self._done[id(value)][1]
+
+def _dtype(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _flat(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+    parts: dict[str, list[Tensor]] = {}
+    for value in tensors.values():
+        parts.setdefault(_dtype(value), []).append(value.detach().cpu().reshape(-1))
+    return {dtype: Array(torch.cat(values).numpy()) for dtype, values in parts.items()}
+
+
+def _layout(tensors: Mapping[str, Tensor]) -> str:
+    return json.dumps([[name, _dtype(value), list(value.shape)] for name, value in tensors.items()])
 
 
 def order_content(client: ClientId, order: Order, about: Mapping[str, str], press: Press) -> RecordDict:
@@ -43,9 +67,9 @@ def order_content(client: ClientId, order: Order, about: Mapping[str, str], pres
     config = ConfigRecord(
         {**about, "client": client, "kind": order.kind, "round": order.round, "evaluate": order.evaluate}
     )
-    content = RecordDict({"order": config, "state": press.record(order.state)})
-    if order.brief:
-        content["brief"] = press.record(order.brief)
+    content = RecordDict({"order": config})
+    press.put(content, "state", order.state)
+    press.put(content, "brief", order.brief)
     return content
 
 
@@ -62,10 +86,8 @@ def reply_content(reply: Reply) -> RecordDict:
             "metrics": MetricRecord({name: float(value) for name, value in reply.metrics.items()}),
         }
     )
-    if reply.state:
-        content["state"] = press.record(reply.state)
-    if reply.report:
-        content["report"] = press.record(reply.report)
+    press.put(content, "state", reply.state)
+    press.put(content, "report", reply.report)
     return content
 
 
@@ -95,15 +117,50 @@ def _check_score(metrics: Mapping[str, float]) -> None:
 
 
 def read_arrays(content: RecordDict, name: str) -> Tensors:
-    """The tensors of a record. Shape and dtype are the array's own: those written beside it are the sender's claims."""
-    record = content.array_records.get(name, {})
-    return {key: _tensor(key, array) for key, array in record.items()}
+    """The tensors of a record; they share the memory of its arrays.
+
+    Dtype and size are the arrays' own; the names and shapes beside them are the sender's claims, and must fit exactly.
+    """
+    if name not in content.array_records:
+        return {}
+    flat = {dtype: _vector(dtype, array) for dtype, array in content.array_records[name].items()}
+    used = dict.fromkeys(flat, 0)
+    tensors: Tensors = {}
+    for key, dtype, shape in _claims(content, name):
+        if dtype not in flat:
+            raise Unreadable(f'the tensor "{key}" is said to be {dtype}, of which nothing was sent')
+        start, size = used[dtype], math.prod(shape)
+        if start + size > len(flat[dtype]):
+            raise Unreadable(f'the tensor "{key}" is said to have shape {tuple(shape)}, for which too little was sent')
+        tensors[key], used[dtype] = flat[dtype][start : start + size].reshape(shape), start + size
+    for dtype, vector in flat.items():
+        if used[dtype] != len(vector):
+            raise Unreadable(f"{len(vector) - used[dtype]} numbers of {dtype} belong to no tensor")
+    return tensors
 
 
-def _tensor(name: str, array: Array) -> Tensor:
+def _claims(content: RecordDict, name: str) -> list[tuple[str, str, list[int]]]:
     try:
-        # A copy in C order: what was decoded may be read-only or in Fortran order.
-        return torch.from_numpy(np.array(array.numpy(), order="C"))
+        rows = json.loads(content.config_records[f"{name}.layout"]["layout"])
+        claims = [(key, dtype, shape) for key, dtype, shape in rows]
+        sound = all(
+            isinstance(key, str) and isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in shape)
+            for key, dtype, shape in claims
+        )
+    except (KeyError, TypeError, ValueError):
+        sound = False
+    if not sound or len({key for key, _, _ in claims}) != len(claims):
+        raise Unreadable(f'the names and shapes of "{name}" cannot be read')
+    return claims
+
+
+def _vector(dtype: str, array: Array) -> Tensor:
+    try:
+        # A copy: what was decoded may be read-only.
+        vector = torch.from_numpy(np.array(array.numpy(), order="C"))
     except (ValueError, TypeError, EOFError, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Unreadable(f'the tensor "{name}" cannot be read ({reason})') from None
+        raise Unreadable(f"the array {dtype} cannot be read ({reason})") from None
+    if vector.dim() != 1:
+        raise Unreadable(f"the array {dtype} has {vector.dim()} axes, not one")
+    return vector

@@ -40,7 +40,7 @@ from unseen.engines.flower.records import SENTENCE, read_order, reply_content
 from unseen.errors import UserError
 from unseen.nets.net import Net
 from unseen.registry import parse
-from unseen.types import ClientId, Kind, Site
+from unseen.types import ClientId, Kind
 
 app = ClientApp()
 

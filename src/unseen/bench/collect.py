@@ -1,0 +1,212 @@
+"""The finished runs of a folder, side by side: one group per protocol, so that numbers of different budgets never meet."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unseen.bench.protocol import PROTOCOLS, Settings
+from unseen.bench.records import RunDirectory, find_runs
+from unseen.bench.statistics import (
+    Cell,
+    Comparison,
+    Summary,
+    average_over_targets,
+    average_ranks,
+    compare,
+    summarise,
+)
+from unseen.data.catalog import CATALOG
+from unseen.files import read_json
+from unseen.registry import registered
+
+BASELINE = "fedavg"
+
+
+@dataclass
+class Row:
+    """One method (with its fields) under one protocol."""
+
+    label: str
+    method: str
+    fields: dict[str, Any]
+    runs: dict[Cell, RunDirectory] = field(default_factory=dict)
+    results: dict[Cell, dict[str, Any]] = field(default_factory=dict)
+
+    def scores(self, what: str = "accuracy") -> dict[Cell, float]:
+        """A number of the results in percent points (for accuracies), where it was measured."""
+        return {cell: 100 * r[what] for cell, r in self.results.items() if r.get(what) is not None}
+
+    def numbers(self, what: str) -> Summary:
+        """Any number of the results, over all runs."""
+        return summarise(float(r[what]) for r in self.results.values() if r.get(what) is not None)
+
+    @property
+    def sends(self) -> str:
+        """What leaves a client beyond the model's weights, in the words of the methods."""
+        known = registered()
+        return "; ".join(
+            known[part].sends for part in self.method.split("+") if part in known and known[part].sends
+        )
+
+
+@dataclass
+class Group:
+    """Runs that may be compared: same data, net, budget and selection."""
+
+    condition: dict[str, Any]
+    settings: Settings  # of one of its runs
+    targets: list[str]
+    rows: list[Row]
+
+    @property
+    def peeks(self) -> bool:
+        return self.settings.plan.server_selection == "oracle"
+
+    @property
+    def title(self) -> str:
+        s = self.settings
+        return f"{s.data}, protocol {s.protocol}{self.changes}{' (oracle: PEEKS at the unseen domain)' if self.peeks else ''}"
+
+    @property
+    def name(self) -> str:
+        """For file names."""
+        return f"{self.settings.data}-{self.settings.protocol}"
+
+    @property
+    def changes(self) -> str:
+        """Where these runs differ from the protocol they name."""
+        if self.settings.protocol not in PROTOCOLS:
+            return ""
+        protocol = PROTOCOLS[self.settings.protocol]
+        plan, found = self.settings.plan, []
+        for name in ("backbone", "image_size", "bottleneck", "partition", "validation"):
+            if (value := getattr(self.settings, name)) != getattr(protocol, name):
+                found.append(f"{name} {value}")
+        if self.settings.weights != protocol.weights:
+            found.append(f"weights {_plain_weights(self.settings.weights)}")
+        for name in ("rounds", "local_epochs", "local_steps", "batch_size", "participation", "client_selection",
+                     "server_selection", "augmentation"):  # fmt: skip
+            if (value := getattr(plan, name)) != getattr(protocol, name) and value is not None:
+                found.append(f"{name} {value}")
+        if plan.optimizer != protocol.optimizer:
+            found.append(f"{plan.optimizer.name} lr {plan.optimizer.lr:g} {plan.optimizer.schedule}")
+        return f" with {', '.join(found)}" if found else ""
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({seed for row in self.rows for _, seed in row.results})
+
+    def baseline(self, wanted: str | None = None) -> str | None:
+        """The label of the row that others are compared with."""
+        for label in (wanted, BASELINE):
+            if label is not None and any(row.label == label for row in self.rows):
+                return label
+        return None
+
+    def target(self, row: Row, target: str, what: str = "accuracy") -> Summary:
+        return summarise(value for (name, _), value in sorted(row.scores(what).items()) if name == target)
+
+    def average(self, row: Row, what: str = "accuracy") -> Summary:
+        return average_over_targets(row.scores(what), self.targets)
+
+    def ranks(self) -> dict[str, float]:
+        return average_ranks({row.label: row.scores() for row in self.rows})
+
+    def comparisons(self, baseline: str | None = None) -> dict[str, Comparison]:
+        label = self.baseline(baseline)
+        return compare({row.label: row.scores() for row in self.rows}, label) if label is not None else {}
+
+    def best(self, what: str = "accuracy") -> list[Row]:
+        """Rows by their average, best first; those without one last."""
+
+        def key(row: Row) -> float:
+            mean = self.average(row, what).mean
+            return math.inf if math.isnan(mean) else -mean
+
+        return sorted(self.rows, key=key)
+
+
+def label_of(settings: Settings) -> str:
+    """`fedfd (lambda2=0.02)`."""
+    changed = ", ".join(f"{name}={_spelled(value)}" for name, value in settings.fields.items())
+    return settings.method + (f" ({changed})" if changed else "")
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, list):
+        return "..".join(_spelled(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _plain_weights(weights: str) -> str:
+    return Path(weights).name if weights not in ("none", "imagenet") else weights
+
+
+# Where a run was made, on what engine and machine and how often it looked at the target do not change what is compared.
+ELSEWHERE = ("method", "fields", "target", "seed", "root", "engine", "test_every", "skip_broken")
+
+
+def condition_of(settings: Settings) -> dict[str, Any]:
+    """All that must be the same for two runs to stand in one table."""
+    value = {key: v for key, v in settings.to_json().items() if key not in ELSEWHERE}
+    value["weights"] = _plain_weights(settings.weights)
+    value["plan"] = {key: v for key, v in value["plan"].items() if key not in ("seed", "device")}
+    return value
+
+
+@dataclass
+class Collection:
+    """All runs of a folder."""
+
+    folder: Path
+    groups: list[Group]
+    unfinished: list[RunDirectory]
+    about: dict[str, Any]  # bench.json: commands, labels, order; {} where there is none
+
+
+def collect(folder: Path) -> Collection:
+    """Group the runs at and below a folder. The order of methods and targets is the one they were asked for in."""
+    about = read_json(folder / "bench.json") if (folder / "bench.json").exists() else {}
+    labels: dict[str, str] = about.get("labels", {})
+    groups: dict[str, Group] = {}
+    unfinished: list[RunDirectory] = []
+    for run in find_runs(folder):
+        result, settings = run.result(), run.settings()
+        if result is None:
+            unfinished.append(run)
+            continue
+        condition = condition_of(settings)
+        key = json.dumps(condition, sort_keys=True)
+        group = groups.setdefault(key, Group(condition, settings, [], []))
+        label = label_of(settings)
+        label = labels.get(label, label)
+        row = next((row for row in group.rows if row.label == label), None)
+        if row is None:
+            row = Row(label, settings.method, dict(settings.fields))
+            group.rows.append(row)
+        row.runs[settings.target, settings.seed] = run
+        row.results[settings.target, settings.seed] = result
+        if settings.target not in group.targets:
+            group.targets.append(settings.target)
+    for group in groups.values():
+        _order(group, about)
+    return Collection(folder, sorted(groups.values(), key=lambda g: g.title), unfinished, about)
+
+
+def _order(group: Group, about: dict[str, Any]) -> None:
+    data = group.settings.data
+    known = [domain.name for domain in CATALOG[data].domains] if data in CATALOG else []
+    targets = _ordered(group.targets, [*known, *about.get("targets", [])])
+    group.targets[:] = targets
+    labels = _ordered([row.label for row in group.rows], [*about.get("methods", []), BASELINE])
+    group.rows.sort(key=lambda row: labels.index(row.label))
+
+
+def _ordered(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    places = {name: place for place, name in reversed(list(enumerate(wanted)))}
+    return sorted(names, key=lambda name: (places.get(name, len(wanted)), name))

@@ -1,0 +1,151 @@
+"""Numbers over seeds and targets: means with intervals, ranks, and paired comparisons with a baseline.
+
+The paired test is Wilcoxon's signed-rank test, two-sided, over all pairs (target, seed) that a method and the baseline both
+have: accuracies of different targets are on different scales, so that differences are not normal. Its p-values are Holm's,
+corrected for all methods compared in a table. Pairs of one target share that target's images, so that a small p says "the same
+way on these targets", not "on any domain".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+Cell = tuple[str, int]  # a target and a seed
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Several measurements of one thing. With one of them there is no spread: nan."""
+
+    mean: float
+    std: float  # of the sample: n - 1
+    half_width: float  # of the 95 % interval of the mean, by Student's t
+    count: int
+
+
+def summarise(values: Iterable[float]) -> Summary:
+    """Mean, standard deviation and 95 % interval."""
+    numbers = [value for value in values if math.isfinite(value)]
+    count = len(numbers)
+    if count == 0:
+        return Summary(math.nan, math.nan, math.nan, 0)
+    mean = math.fsum(numbers) / count
+    if count == 1:
+        return Summary(mean, math.nan, math.nan, 1)
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / (count - 1))
+    return Summary(mean, std, _student(count - 1) * std / math.sqrt(count), count)
+
+
+def _student(freedom: int) -> float:
+    """The 97.5 % point of Student's t."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom))
+
+
+def average_over_targets(scores: Mapping[Cell, float], targets: Sequence[str]) -> Summary:
+    """The mean over targets of each seed that has all of them, then over these seeds. A missing target is no average.
+
+    Where no seed has all targets, but every target has a seed: the mean of the targets' means, without a spread.
+    """
+    seeds = sorted({seed for _, seed in scores})
+    whole = [seed for seed in seeds if all((target, seed) in scores for target in targets)]
+    if whole and targets:
+        return summarise(math.fsum(scores[target, seed] for target in targets) / len(targets) for seed in whole)
+    means = [summarise(scores[target, seed] for seed in seeds if (target, seed) in scores).mean for target in targets]
+    if not means or any(math.isnan(mean) for mean in means):
+        return summarise([])
+    return Summary(math.fsum(means) / len(means), math.nan, math.nan, 1)
+
+
+def average_ranks(scores: Mapping[str, Mapping[Cell, float]]) -> dict[str, float]:
+    """Each method's mean rank (1 is best, ties share) over the pairs of target and seed that all methods have."""
+    shared = set.intersection(*(set(own) for own in scores.values())) if scores else set()
+    ranks: dict[str, list[float]] = {name: [] for name in scores}
+    for cell in sorted(shared):
+        for name in scores:
+            own = scores[name][cell]
+            above = sum(other[cell] > own for other in scores.values())
+            level = sum(other[cell] == own for other in scores.values())
+            ranks[name].append(above + (level + 1) / 2)
+    return {name: math.fsum(own) / len(own) if own else math.nan for name, own in ranks.items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method against the baseline over the pairs that both have."""
+
+    difference: float  # mean, method - baseline
+    wins: int
+    losses: int
+    pairs: int
+    p: float  # two-sided, of this comparison alone
+    corrected: float  # Holm's, for all comparisons of the table
+
+
+def compare(scores: Mapping[str, Mapping[Cell, float]], baseline: str) -> dict[str, Comparison]:
+    """Every other method against the baseline."""
+    found: dict[str, Comparison] = {}
+    for name, own in scores.items():
+        if name == baseline or baseline not in scores:
+            continue
+        shared = sorted(set(own) & set(scores[baseline]))
+        differences = [own[cell] - scores[baseline][cell] for cell in shared]
+        if not differences:
+            continue
+        wins, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+        mean = math.fsum(differences) / len(differences)
+        found[name] = Comparison(mean, wins, losses, len(shared), signed_rank(differences), math.nan)
+    corrected = holm([one.p for one in found.values()])
+    return {
+        name: Comparison(one.difference, one.wins, one.losses, one.pairs, one.p, p)
+        for (name, one), p in zip(found.items(), corrected, strict=True)
+    }
+
+
+EXACT = 20  # differences up to which every assignment of signs is counted
+
+
+def signed_rank(differences: Sequence[float]) -> float:
+    """Wilcoxon's p-value, two-sided. Zeros are left out (Wilcoxon's own way); no difference at all gives 1.
+
+    Exact, ties included, up to `EXACT` differences; by the normal approximation above.
+    """
+    numbers = [d for d in differences if d != 0 and math.isfinite(d)]
+    if not numbers:
+        return 1.0
+    ranks = _ranks([abs(d) for d in numbers])
+    positive = sum(rank for rank, d in zip(ranks, numbers, strict=True) if d > 0)
+    if len(numbers) > EXACT:
+        from scipy.stats import wilcoxon
+
+        return float(wilcoxon(numbers, method="asymptotic").pvalue)
+    # Twice the ranks are whole numbers, also with ties: the distribution of their sum by adding one rank at a time.
+    doubled = [round(2 * rank) for rank in ranks]
+    ways = [1] + [0] * sum(doubled)
+    for rank in doubled:
+        for total in range(len(ways) - 1, rank - 1, -1):
+            ways[total] += ways[total - rank]
+    observed = round(2 * positive)
+    tail = min(sum(ways[: observed + 1]), sum(ways[observed:]))
+    return float(min(1.0, 2 * tail / 2 ** len(numbers)))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """1 for the smallest; ties share the mean of their ranks."""
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
+    ]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction, in the order given."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for position, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - position) * p_values[i]))
+        corrected[i] = largest
+    return corrected
