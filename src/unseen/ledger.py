@@ -11,7 +11,7 @@ from torch import Tensor
 from unseen.types import ClientId, Metrics, Order, Reply
 
 Direction = Literal["up", "down"]
-Sort = Literal["model", "statistics", "metrics"]
+Sort = Literal["model", "statistics", "metrics", "evaluation"]
 METRIC_BYTES = 8  # a number travels as a float64
 
 
@@ -36,7 +36,9 @@ class Ledger:
     def sent(self, client: ClientId, order: Order) -> int:
         """An order on its way to a client. Returns its bytes."""
         self.trips += order.kind == "train"
-        return self._count("down", "model", order.state) + self._count("down", "statistics", order.brief)
+        # A model sent only to be measured (to clients that do not train, and after the last round) is no part of training.
+        sort: Sort = "evaluation" if order.kind == "evaluate" else "model"
+        return self._count("down", sort, order.state) + self._count("down", "statistics", order.brief)
 
     def received(self, reply: Reply) -> int:
         """A reply on its way to the server. Returns its bytes."""
@@ -64,10 +66,13 @@ class Ledger:
         return size
 
     def per_trip(self, direction: Direction, sort: Sort | None = None) -> float:
-        """Mean bytes per client and round in one direction, of one kind or of all."""
-        prefix = f"{direction}/{sort}/" if sort else f"{direction}/"
-        total = sum(entry.total for key, entry in self.entries.items() if key.startswith(prefix))
-        return total / self.trips if self.trips else 0.0
+        """Mean bytes per training client and round in one direction, of one kind or of all but evaluation."""
+        sorts: tuple[Sort, ...] = (sort,) if sort else ("model", "statistics", "metrics")
+        return sum(self.total(direction, each) for each in sorts) / self.trips if self.trips else 0.0
+
+    def total(self, direction: Direction, sort: Sort) -> int:
+        """All bytes of one kind in one direction."""
+        return sum(entry.total for key, entry in self.entries.items() if key.startswith(f"{direction}/{sort}/"))
 
     def sentence(self) -> str:
         """The line a run ends with."""
@@ -76,9 +81,11 @@ class Ledger:
             up, down = self.per_trip("up", sort), self.per_trip("down", sort)
             if up or down:
                 parts.append(f"{word} {megabytes(up)} up, {megabytes(down)} down")
+        measuring = self.total("down", "evaluation")
         return (
             f"each client sent {megabytes(self.per_trip('up'))} and received {megabytes(self.per_trip('down'))} "
             f"per round: {'; '.join(parts)}"
+            + (f" (and {megabytes(measuring)} in all to measure the model)" if measuring else "")
         )
 
     def to_json(self) -> dict[str, Any]:

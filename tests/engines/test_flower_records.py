@@ -47,7 +47,7 @@ def test_an_order_arrives_bit_by_bit() -> None:
 def test_a_state_for_all_clients_is_written_once_and_the_records_are_their_own() -> None:
     press = Press()
     one, two = (order_content(c, Order("train", 1, ODD), {}, press) for c in ("east", "west"))
-    assert one["state"]["float32"] is two["state"]["float32"]
+    assert one["state"]["float32"].data is two["state"]["float32"].data
     assert one["state"] is not two["state"] and one["order"] is not two["order"]
     # One array per dtype, whatever the number of tensors.
     assert sorted(one["state"]) == ["bool", "float16", "float32", "float64", "int64"]

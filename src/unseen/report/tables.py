@@ -1,0 +1,276 @@
+"""Tables shaped like the papers': methods by rows, unseen domains by columns. As terminal, Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from unseen.bench.collect import Collection, Group, Row
+from unseen.bench.published import Published, beside
+from unseen.bench.statistics import Summary
+from unseen.files import atomic
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell: its text, and its place in the column (1 best, 2 second) where that means something."""
+
+    text: str
+    place: int = 0
+    number: float = math.nan  # for sorting and for CSV
+    spread: float = math.nan
+
+
+@dataclass
+class Grid:
+    """A table before it is text, markup or a page."""
+
+    name: str
+    title: str
+    columns: list[str]
+    rows: list[list[Entry]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def spelled(summary: Summary) -> str:
+    """`84.07 ± 0.61`, the spread being the standard deviation over seeds."""
+    if summary.count == 0:
+        return "-"
+    return f"{summary.mean:.2f}" + ("" if math.isnan(summary.std) else f" ± {summary.std:.2f}")
+
+
+def p_value(p: float) -> str:
+    if math.isnan(p):
+        return "-"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def accuracy_grid(group: Group) -> Grid:
+    """Methods x targets, the average, in-domain beside out-of-domain, and the published number where there is one."""
+    published = beside(group.settings.data, group.settings.protocol, [row.method for row in group.rows if not row.fields])
+    columns = ["Method", *group.targets, "Avg", "In-domain", *(["Published"] if published else [])]
+    grid = Grid(f"accuracy-{group.name}", f"Unseen accuracy (%): {group.title}", columns)
+    summaries = [[*(group.target(row, target) for target in group.targets), group.average(row)] for row in group.rows]
+    inside = [group.average(row, "in_domain_accuracy") for row in group.rows]
+    table = [[*own, own_inside] for own, own_inside in zip(summaries, inside, strict=True)]
+    places = [_places([own[c].mean for own in table]) for c in range(len(group.targets) + 2)]
+    for r, (row, own) in enumerate(zip(group.rows, table, strict=True)):
+        cells = [Entry(_marked(row))]
+        cells += [Entry(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)]
+        if published:
+            cells.append(_published(published.get(row.method) if not row.fields else None))
+        grid.rows.append(cells)
+    grid.notes += _notes(group)
+    grid.notes += sorted({number.note for number in published.values()})
+    return grid
+
+
+def _published(number: Published | None) -> Entry:
+    return Entry("-") if number is None else Entry(f"{number.average:.2f} [{number.source}]", number=number.average)
+
+
+def _marked(row: Row) -> str:
+    """Methods that send more than weights have a star."""
+    return row.label + (" *" if row.sends else "")
+
+
+def _notes(group: Group) -> list[str]:
+    seeds = group.seeds
+    notes = [
+        f"Mean ± standard deviation over {len(seeds)} seeds ({', '.join(map(str, seeds))})."
+        if len(seeds) > 1
+        else f"One seed ({seeds[0] if seeds else '-'}): no spread is known.",
+        f"Round kept by: {_chosen_by(group)}. In-domain: the same model on the source clients' validation images.",
+    ]
+    wanted = [(target, seed) for target in group.targets for seed in seeds]
+    lacking = [row.label for row in group.rows if any(cell not in row.results for cell in wanted)]
+    if lacking:
+        notes.append(f"Not all runs are there yet: {', '.join(lacking)}.")
+    if any(row.sends for row in group.rows):
+        notes.append("* sends more than the model's weights.")
+    return notes
+
+
+def _chosen_by(group: Group) -> str:
+    return next((str(r["selection_words"]) for row in group.rows for r in row.results.values()), "-")
+
+
+def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
+    """Average with its 95 % interval, average rank, and the paired comparison with the baseline."""
+    against = group.baseline(baseline)
+    columns = ["Method", "Runs", "Avg", "Std", "95 % interval", "Avg rank"]
+    if against is not None:
+        columns += [f"Δ to {against}", "Wins/losses/pairs", "p", "p (Holm)"]
+    grid = Grid(f"statistics-{group.name}", f"Statistics: {group.title}", columns)
+    ranks, comparisons = group.ranks(), group.comparisons(baseline)
+    averages = [group.average(row) for row in group.rows]
+    average_places = _places([a.mean for a in averages])
+    rank_places = _places([-ranks[row.label] for row in group.rows])
+    for r, (row, average) in enumerate(zip(group.rows, averages, strict=True)):
+        low, high = average.mean - average.half_width, average.mean + average.half_width
+        rank = ranks[row.label]
+        cells = [
+            Entry(_marked(row)),
+            Entry(str(len(row.results)), number=len(row.results)),
+            Entry("-" if not average.count else f"{average.mean:.2f}", average_places[r], average.mean),
+            Entry("-" if math.isnan(average.std) else f"{average.std:.2f}", number=average.std),
+            Entry("-" if math.isnan(low) else f"{low:.2f} to {high:.2f}", number=average.half_width),
+            Entry("-" if math.isnan(rank) else f"{rank:.2f}", rank_places[r], rank),
+        ]
+        if against is not None:
+            one = comparisons.get(row.label)
+            cells += (
+                [Entry("-")] * 4
+                if one is None
+                else [
+                    Entry(f"{one.difference:+.2f}", number=one.difference),
+                    Entry(f"{one.wins}/{one.losses}/{one.pairs}", number=one.wins),
+                    Entry(p_value(one.p), number=one.p),
+                    Entry(p_value(one.corrected), number=one.corrected),
+                ]
+            )
+        grid.rows.append(cells)
+    grid.notes.append("95 % interval of the mean over seeds, by Student's t. Rank 1 is best, over targets and seeds.")
+    if comparisons:
+        grid.notes.append(
+            f"p: Wilcoxon's signed-rank test, two-sided, against {against} over pairs of target and seed; Holm: corrected "
+            f"for {len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target are not independent."
+        )
+    return grid
+
+
+def cost_grid(group: Group) -> Grid:
+    """Bytes, time and parameters of the runs themselves."""
+    columns = ["Method", "Up per client and round", "of it beyond weights", "Down", "Parameters", "Seconds per run"]
+    grid = Grid(f"cost-{group.name}", f"Cost: {group.title}", columns)
+    for row in group.rows:
+        cells = [Entry(_marked(row))]
+        for name, show in (
+            ("bytes_up", megabytes),
+            ("bytes_up_statistics", megabytes),
+            ("bytes_down", megabytes),
+            ("parameters", lambda value: f"{value / 1e6:.3f} M"),
+            ("seconds", lambda value: f"{value:.0f}"),
+        ):
+            number = row.numbers(name).mean
+            cells.append(Entry("-" if math.isnan(number) else show(number), number=number))
+        grid.rows.append(cells)
+    grid.notes.append("Seconds are of this machine, with whatever else ran on it; `unseen cost` measures ratios side by side.")
+    return grid
+
+
+def megabytes(size: float) -> str:
+    return "0" if size == 0 else f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.2f} kB"
+
+
+def grids(group: Group, baseline: str | None = None) -> list[Grid]:
+    return [accuracy_grid(group), statistics_grid(group, baseline), cost_grid(group)]
+
+
+def _places(values: Sequence[float]) -> list[int]:
+    """1 for the best values, 2 for the second best, 0 for the rest; none where there is nothing to compare."""
+    known = sorted({round(value, 2) for value in values if not math.isnan(value)}, reverse=True)
+    if len([value for value in values if not math.isnan(value)]) < 2:
+        return [0] * len(values)
+    return [0 if math.isnan(v) or round(v, 2) not in known[:2] else known.index(round(v, 2)) + 1 for v in values]
+
+
+# --- as text ---------------------------------------------------------------------------------------------------------
+def terminal(grid: Grid) -> Table:
+    view = Table(title=grid.title, caption="\n".join(grid.notes) or None, caption_justify="left")
+    for c, heading in enumerate(grid.columns):
+        view.add_column(heading, justify="left" if c == 0 else "right")
+    styles = {1: "bold", 2: "underline"}
+    for row in grid.rows:
+        view.add_row(*(Text(cell.text, style=styles.get(cell.place, "")) for cell in row))
+    return view
+
+
+def markdown(grid: Grid) -> str:
+    marks: dict[int, Callable[[str], str]] = {1: lambda t: f"**{t}**", 2: lambda t: f"<u>{t}</u>"}
+    lines = [f"**{_escaped(grid.title)}**", ""]
+    lines += ["| " + " | ".join(map(_escaped, grid.columns)) + " |", "|---" + "|---:" * (len(grid.columns) - 1) + "|"]
+    for row in grid.rows:
+        cells = [marks.get(cell.place, str)(_escaped(cell.text)) for cell in row]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *(f"{_escaped(note)}  " for note in grid.notes)]).rstrip() + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+
+
+def comma_separated(grid: Grid) -> str:
+    """Plain numbers with all their digits; a column with a spread has another one behind it."""
+    spreads = [any(not math.isnan(row[c].spread) for row in grid.rows) for c in range(len(grid.columns))]
+    numeric = [any(not math.isnan(row[c].number) for row in grid.rows) for c in range(len(grid.columns))]
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    heading: list[str] = []
+    for c, name in enumerate(grid.columns):
+        heading += [name, *([f"{name} std"] if spreads[c] else [])]
+    out.writerow(heading)
+    for row in grid.rows:
+        line: list[str] = []
+        for c, cell in enumerate(row):
+            line.append(_number(cell.number) if numeric[c] else cell.text)
+            if spreads[c]:
+                line.append(_number(cell.spread))
+        out.writerow(line)
+    return text.getvalue()
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.6g}"
+
+
+LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "±": r"$\pm$", "Δ": r"$\Delta$",
+         "<": r"$<$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "*": r"$^\ast$"}  # fmt: skip
+
+
+def latex(grid: Grid) -> str:
+    r"""A booktabs table: `\usepackage{booktabs}` is all it needs."""
+    marks: dict[int, Callable[[str], str]] = {1: lambda t: rf"\textbf{{{t}}}", 2: lambda t: rf"\underline{{{t}}}"}
+    lines = [
+        r"\begin{table}[t]",
+        r"\centering",
+        rf"\caption{{{_tex(grid.title)}. {_tex(' '.join(grid.notes))}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(grid.columns) - 1)}}}",
+        r"\toprule",
+        " & ".join(map(_tex, grid.columns)) + r" \\",
+        r"\midrule",
+    ]
+    for row in grid.rows:
+        lines.append(" & ".join(marks.get(cell.place, str)(_tex(cell.text)) for cell in row) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def _tex(text: str) -> str:
+    return "".join(LATEX.get(letter, letter) for letter in text)
+
+
+FORMS: dict[str, Callable[[Grid], str]] = {"md": markdown, "csv": comma_separated, "tex": latex}
+
+
+def write_tables(collection: Collection, folder: Path, baseline: str | None = None) -> list[Path]:
+    """Every table of every group, in every form, each written whole or not at all."""
+    written: list[Path] = []
+    names: dict[str, int] = {}
+    for group in collection.groups:
+        for grid in grids(group, baseline):
+            names[grid.name] = names.get(grid.name, 0) + 1
+            # A second group of the same protocol (with changed numbers) has files of its own.
+            stem = grid.name + (f"-{names[grid.name]}" if names[grid.name] > 1 else "")
+            for ending, form in FORMS.items():
+                path = folder / f"{stem}.{ending}"
+                with atomic(path) as temporary:
+                    temporary.write_text(form(grid))
+                written.append(path)
+    return written
