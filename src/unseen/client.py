@@ -82,8 +82,7 @@ class Workshop:
     def _train(self, work: Work, metrics: Metrics) -> Reply:
         work.optimizers["main"] = work.optimizer(self.net.trainable())
         self.method.prepare(work)
-        if self.plan.optimizer.persist:
-            _restore_optimizers(work)
+        _restore_optimizers(work)
         best = _Best(self) if self.plan.client_selection == "best" else None
         self.net.train()
         for batch in self._batches(work):
@@ -97,8 +96,7 @@ class Workshop:
         elif any(part.validates_locally for part in parts_of(self.method)):
             metrics = {**metrics, **_metrics("local", self._local_score(work.site))}
         told = self.method.report(work)
-        if self.plan.optimizer.persist:
-            _keep_optimizers(work)
+        _keep_optimizers(work)
         self.drawer.put(work.client, work.round, snapshot(self.net, self.own), dict(work.memory))
         means = {name: sum(values) / len(values) for name, values in work.notes.items()}
         return Reply(
@@ -156,23 +154,24 @@ def _metrics(prefix: str, score: Score) -> Metrics:
     return {f"{prefix}.accuracy": score.accuracy, f"{prefix}.loss": score.loss, f"{prefix}.examples": float(score.examples)}
 
 
+def _kept_optimizers(work: Work) -> dict[str, torch.optim.Optimizer]:
+    """All of them where the plan says so, else those that the method names."""
+    named = frozenset().union(*(part.keeps_optimizers for part in parts_of(work.method)))
+    return {name: o for name, o in work.optimizers.items() if work.plan.optimizer.persist or name in named}
+
+
 def _keep_optimizers(work: Work) -> None:
     """Optimizer state into the client's memory, as plain tensors."""
-    for name, optimizer in work.optimizers.items():
+    for name, optimizer in _kept_optimizers(work).items():
         for index, values in optimizer.state_dict()["state"].items():
-            work.memory.update(
-                prefixed(f"optimizer/{name}/{index}/", {k: torch.as_tensor(v).detach().cpu().clone() for k, v in values.items() if v is not None})
-            )
+            tensors = {k: torch.as_tensor(v).detach().cpu().clone() for k, v in values.items() if v is not None}
+            work.memory.update(prefixed(f"optimizer/{name}/{index}/", tensors))
 
 
 def _restore_optimizers(work: Work) -> None:
-    for name, optimizer in work.optimizers.items():
-        kept = unprefixed(f"optimizer/{name}/", work.memory)
-        if not kept:
-            continue
+    for name, optimizer in _kept_optimizers(work).items():
         state = optimizer.state_dict()
-        for key, value in kept.items():
+        for key, value in unprefixed(f"optimizer/{name}/", work.memory).items():
             index, _, entry = key.partition("/")
             state["state"].setdefault(int(index), {})[entry] = value
         optimizer.load_state_dict(state)
-

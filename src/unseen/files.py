@@ -22,8 +22,11 @@ from unseen.types import Tensors
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well: readers see the old or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise disk_error(path, error) from error
     os.close(handle)
     temporary = Path(name)
     try:

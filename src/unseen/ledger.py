@@ -77,7 +77,8 @@ class Ledger:
     def sentence(self) -> str:
         """The line a run ends with."""
         parts = []
-        for sort, word in (("model", "weights"), ("statistics", "statistics"), ("metrics", "metrics")):
+        words: dict[Sort, str] = {"model": "weights", "statistics": "statistics", "metrics": "metrics"}
+        for sort, word in words.items():
             up, down = self.per_trip("up", sort), self.per_trip("down", sort)
             if up or down:
                 parts.append(f"{word} {megabytes(up)} up, {megabytes(down)} down")

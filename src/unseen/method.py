@@ -40,6 +40,7 @@ class Method:
     sends: ClassVar[str] = ""  # what leaves a client beyond the model's weights, in words; "" for nothing
     needs_full_state: ClassVar[bool] = False  # orders carry all of `share.up`, also what clients do not load
     validates_locally: ClassVar[bool] = False  # replies carry the local model's own validation score (GA)
+    keeps_optimizers: ClassVar[frozenset[str]] = frozenset()  # optimizers whose state a client keeps between rounds
     ignores: ClassVar[frozenset[str]] = frozenset()  # verbs of other parts that this method's own verbs never call
 
     # --- the model -----------------------------------------------------------------------------------------------

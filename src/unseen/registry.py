@@ -69,9 +69,16 @@ def convert(kind: type[Method], field_name: str, raw: object) -> object:
 
 def spelled(hint: object) -> str:
     """A type as a user reads it."""
-    if typing.get_origin(hint) is typing.Literal:
-        return " | ".join(str(a) for a in typing.get_args(hint))
-    return getattr(hint, "__name__", str(hint)) if not typing.get_args(hint) else str(hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is type(None):
+        return "none"
+    if origin is typing.Literal:
+        return " | ".join(str(a) for a in arguments)
+    if origin in (typing.Union, pytypes.UnionType):
+        return " | ".join(spelled(a) for a in arguments)
+    if origin is tuple:
+        return ",".join("..." if a is Ellipsis else spelled(a) for a in arguments)
+    return getattr(hint, "__name__", str(hint))
 
 
 def _as(hint: object, raw: object) -> object:

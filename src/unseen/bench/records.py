@@ -44,15 +44,21 @@ class RunDirectory:
     path: Path
 
     @classmethod
+    def find(cls, settings: Settings, out: Path) -> RunDirectory | None:
+        """The directory of these settings under `out`, if it was begun before."""
+        self = cls(directory_for(settings, out))
+        if not self.config_path.exists():
+            return None
+        if self.settings() != settings:
+            raise UserError(f"{self.path} holds a run with other arguments; move it away or give another --out.")
+        return self
+
+    @classmethod
     def create(cls, settings: Settings, out: Path) -> RunDirectory:
         """The directory of these settings under `out`, new or begun before."""
+        if (begun := cls.find(settings, out)) is not None:
+            return begun
         self = cls(directory_for(settings, out))
-        if self.config_path.exists():
-            if self.settings() != settings:
-                raise UserError(
-                    f"{self.path} holds a run with other arguments; move it away or give another --out."
-                )
-            return self
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

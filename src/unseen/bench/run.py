@@ -138,11 +138,12 @@ def run_settings(
         passing = out is None
         if out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unseen-")))
-        directory = RunDirectory.create(settings, out)
-        if (summary := directory.result()) is not None:
-            return _result(summary, directory)
+        begun = RunDirectory.find(settings, out)
+        if begun is not None and (summary := begun.result()) is not None:
+            return _result(summary, begun)
         stack.enter_context(one_thread())
         assembly = assemble(settings, watcher)
+        directory = begun or RunDirectory.create(settings, out)  # only now: bad input leaves no empty directory behind
         if engine is None:
             clients = list(assembly.sites)
             engine = stack.enter_context(LocalEngine(assembly.workshop(directory.drawer), clients, workers))

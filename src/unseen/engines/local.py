@@ -75,7 +75,7 @@ class _Worker:
     def __init__(self, workshop: Workshop) -> None:
         # Fork, where there is one: the net and the memory-mapped images are inherited, nothing is sent or imported again.
         # CUDA cannot be used after a fork, so there the slower way is taken.
-        forkable = "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()
+        forkable = "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         context = multiprocessing.get_context("fork" if forkable else "spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, self.pipe if forkable else None, workshop), daemon=True)  # type: ignore[attr-defined]

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from unseen.method import Method
 from unseen.nets.adversarial import Discriminator, Generator, Projection, label_code
 from unseen.nets.net import Net
-from unseen.tensors import unprefixed
-from unseen.types import Batch, Reply, Server, Share, Tensors, Work
+from unseen.types import Batch, Reply, Server, Share, Work
 
 Contest = Literal["paper", "least-squares"]
 Reference = Literal["generated", "normal", "uniform", "laplace"]
@@ -84,6 +83,8 @@ class FedADG(Method):
     name: ClassVar[str] = "fedadg"
     sends: ClassVar[str] = "the weights of a generator of features, by class"
     ignores: ClassVar[frozenset[str]] = frozenset({"loss"})
+    # The published D carries its optimizer with it from round to round, while those of F, C and G are new.
+    keeps_optimizers: ClassVar[frozenset[str]] = frozenset({"discriminator"})
 
     variant: Literal["follow", "paper", "official"] = "follow"  # losses, order, weights: docs/methods/fedadg.md
     warmup: float = 0.3  # share of a round's steps before the adversarial ones: E0 / (E0 + E1) = 3 / 10
@@ -150,7 +151,6 @@ class FedADG(Method):
             apart.update(parameters)
         main = [p for group in work.optimizers["main"].param_groups for p in group["params"] if p not in apart]
         work.optimizers["main"] = work.optimizer(main)
-        self._recall_momentum(work)
 
     def step(self, work: Work, batch: Batch) -> None:
         recipe = self.recipe
@@ -187,25 +187,6 @@ class FedADG(Method):
                 loss = generator_loss(discriminator(reference, label), recipe.contest)
                 work.note("loss.generator", loss)
                 self.descend(work, loss, "generator")
-
-    def report(self, work: Work) -> Tensors:
-        # The published D carries its optimizer with it from round to round, while those of F, C and G are new.
-        if self.adversarial and not work.plan.optimizer.persist:
-            for index, values in work.optimizers["discriminator"].state_dict()["state"].items():
-                for entry, value in values.items():
-                    if isinstance(value, Tensor):
-                        work.memory[f"discriminator/{index}/{entry}"] = value.detach().cpu().clone()
-        return {}
-
-    def _recall_momentum(self, work: Work) -> None:
-        if work.plan.optimizer.persist:
-            return  # the client loop keeps all optimizers
-        optimizer = work.optimizers["discriminator"]
-        state = optimizer.state_dict()
-        for key, value in unprefixed("discriminator/", work.memory).items():
-            index, _, entry = key.partition("/")
-            state["state"].setdefault(int(index), {})[entry] = value
-        optimizer.load_state_dict(state)
 
     def _warmup_steps(self, steps: int) -> int:
         """At least one step of a round is adversarial, however small the round."""

@@ -1,0 +1,91 @@
+"""CCST: images take other clients' styles. Without a style network's files: on first-stage maps, a variant of ours.
+
+Chen, Jiang, Dou, Chen: Federated Domain Generalization for Image Recognition via Cross-Client Style Transfer. WACV
+2023.
+
+The box: every client sends its style to a bank: channel means and standard deviations of VGG maps, over all its images
+(overall) or of single images (single). Every image is trained on as it is and in K copies, whose VGG maps take a style
+of the bank (AdaIN) and are decoded to images. The rest is FedAvg. Our weight-free variant: the maps are those of the
+client's own first stage, which take the style there, inside the net; the bank is renewed each round, as the net moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, cast
+
+import torch
+from torch import Tensor
+
+from unseen.errors import UserError
+from unseen.method import Method
+from unseen.nets.net import Net
+from unseen.nets.style_transfer import Restyle, overall, style_network, take
+from unseen.nets.styles import Style, style_of
+from unseen.types import Batch, ClientId, Server, Tensors, Work
+
+
+@dataclass(frozen=True)
+class CCST(Method):
+    name: ClassVar[str] = "ccst"
+    sends: ClassVar[str] = (
+        "styles of its images (channel means and standard deviations), handed on to the other clients"
+    )
+
+    bank: Literal["overall", "single"] = "overall"  # one style per client, or styles of single images
+    copies: int = 3  # K: an image is seen as it is once in K + 1 times, and restyled otherwise
+    singles: int = 64  # images whose styles a client sends with bank=single
+    encoder: str = ""  # file with VGG-19's weights (vgg_normalised.pth of AdaIN); none: our weight-free variant
+    decoder: str = ""  # file with the decoder's weights (decoder.pth of AdaIN)
+    exchanges: int = 1  # with a style network: first rounds that begin with an exchange of styles
+
+    def build(self, net: Net) -> Net:
+        if bool(self.encoder) != bool(self.decoder):
+            raise UserError("CCST's style network is two files: give both encoder and decoder, or none of them.")
+        if self.encoder:
+            style_network(self.encoder, self.decoder)  # bad files stop the run here, not in its first round
+        else:
+            net.insert(0, Restyle(self.copies / (self.copies + 1)))
+        return net
+
+    def surveys(self, round: int) -> bool:
+        return not self.encoder or round <= self.exchanges
+
+    def survey(self, work: Work) -> Tensors:
+        images, rows = work.site.train, torch.arange(len(work.site.train))
+        if self.bank == "single":
+            rows = torch.randperm(len(images), generator=work.rng)[: self.singles]
+        styles = [style_of(self._maps(work, images.batch(part).x.to(work.device))) for part in torch.split(rows, 64)]
+        every = Style(*(torch.cat(parts).cpu() for parts in zip(*styles, strict=True)))
+        return {"styles": overall(every) if self.bank == "overall" else torch.stack(every, dim=1)}
+
+    def brief(
+        self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
+    ) -> Mapping[ClientId, Tensors]:
+        for client, told in surveys.items():
+            server.memory[client] = told["styles"]
+        others = {c: [bank for other, bank in server.memory.items() if other != c] for c in chosen}
+        return {client: {"styles": torch.cat(banks)} for client, banks in others.items() if banks}
+
+    def prepare(self, work: Work) -> None:
+        for module in work.net.norms(Restyle):
+            module.bank = work.brief.get("styles")
+
+    def augment(self, work: Work, batch: Batch) -> Batch:
+        if not self.encoder or "styles" not in work.brief:
+            return batch
+        rows, given = take(work.brief["styles"], len(batch), self.copies / (self.copies + 1), work.rng)
+        mean, std = (part.to(batch.x.device) for part in given.unbind(1))
+        x = batch.x.clone()
+        with torch.no_grad():
+            network = style_network(self.encoder, self.decoder).to(work.device)
+            if len(rows):
+                x[rows.to(x.device)] = network(x[rows.to(x.device)], mean, std).clamp(0, 1).to(x.dtype)
+        return replace(batch, x=x)
+
+    def _maps(self, work: Work, x: Tensor) -> Tensor:
+        """What styles are of: VGG's maps, or in our variant the net's own first ones (a survey is in eval mode)."""
+        if not self.encoder:
+            return work.net.run_stage(0, x)
+        return cast(Tensor, style_network(self.encoder, self.decoder).to(work.device).encoder(x))

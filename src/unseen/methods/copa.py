@@ -1,0 +1,115 @@
+"""COPA: one extractor, and a classifier for every domain; the others' classifiers, frozen, also train the extractor.
+
+Wu, Gong: Collaborative Optimization and Aggregation for Decentralized Domain Generalization and Adaptation. ICCV 2021.
+
+The box: the extractor has hybrid batch-instance normalisation; each client has a head of its own. A client minimises
+the cross-entropy of its head plus that of the other clients' heads, which are frozen, on the same features. The server
+averages the extractors and puts the heads side by side; they go down to all clients. A prediction is the mean of all
+heads' probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from unseen.errors import UserError
+from unseen.method import Method, Weigh
+from unseen.nets import norms
+from unseen.nets.branches import Branches
+from unseen.nets.net import Net
+from unseen.nets.swap import swap_norms
+from unseen.tensors import RunningMean, prefixed, unprefixed
+from unseen.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
+
+ROWS, TAKEN = "extras.heads.rows", "extras.heads.taken"  # where the heads' room lies in the net's state
+
+
+@dataclass(frozen=True)
+class COPA(Method):
+    name: ClassVar[str] = "copa"
+    sends: ClassVar[str] = "each client's own classifier head, handed on to all clients"
+
+    normalisation: Literal["bin", "ibn", "bn"] = (
+        "bin"  # hybrid: a trained gate per channel, or half of the channels each
+    )
+    stages: int | None = None  # stages with hybrid norms, from the first; none for all
+    collaboration: float = 1.0  # weight of the mean cross-entropy of the others' frozen heads; 0: heads are not lent
+    heads: int = 3  # room for this many clients; a client is a domain
+
+    def build(self, net: Net) -> Net:
+        hybrids = {"bin": norms.BIN.of, "ibn": norms.IBN.of}
+        if self.normalisation in hybrids:
+            swap_norms(net, hybrids[self.normalisation], self.stages)
+        head = prefixed("head.", net.head.state_dict())
+        net.extras["heads"] = Branches(head, sorted(head), self.heads)
+        return net
+
+    def share(self, net: Net) -> Share:
+        common = net.share_all().private(frozenset(prefixed("head.", net.head.state_dict())))
+        # The server alone fills the room for heads: it comes down with every order and never goes up.
+        return Share(common.up - net.state_of(Branches), common.down)
+
+    def brief(
+        self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
+    ) -> Mapping[ClientId, Tensors]:
+        for client in chosen:
+            if client not in server.memory:
+                server.memory[client] = torch.tensor(len(server.memory))
+        if len(server.memory) > self.heads:
+            raise UserError(
+                f"COPA keeps a head for every client and has room for {self.heads}, but {len(server.memory)} or more "
+                "take part: add --set heads=N with the number of clients."
+            )
+        return {client: {"seat": server.memory[client]} for client in chosen}
+
+    def prepare(self, work: Work) -> None:
+        room = self._room(work.net)
+        room.taken[int(work.brief["seat"])] = 0  # its own head of the last round is not one of the others'
+        work.scratch["copa.others"] = room.each()
+        room.taken.zero_()  # while a client trains, its model has its own head, also where it validates itself
+
+    def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
+        others = cast(list[Tensors], work.scratch["copa.others"])
+        if not others or self.collaboration == 0:
+            return features.new_zeros(())
+        terms = [cross_entropy(self._logits(work.net, head, features), batch.y) for head in others]
+        return self.collaboration * torch.stack(terms).mean()
+
+    def report(self, work: Work) -> Tensors:
+        with torch.no_grad():
+            for layer in work.net.norms(norms.BIN):
+                layer.gate.clamp_(0, 1)  # the layer does it before each training pass; this is after the last
+        return {"head": self._room(work.net).flat(work.net.state_dict()).cpu()}
+
+    def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
+        mean = RunningMean()
+        rows, taken = server.state[ROWS].clone(), server.state[TAKEN].clone()
+        for reply in replies:
+            mean.add(reply.state, weigh(reply))
+            seat = int(server.memory[reply.client])
+            rows[seat] = reply.report["head"]
+            taken[seat] = 1
+        return {**server.state, **mean.result(), ROWS: rows, TAKEN: taken}
+
+    def predict(self, net: Net, x: Tensor) -> Tensor:
+        features = net.features(x)
+        heads = self._room(net).each()
+        if not heads:
+            logits: Tensor = net.head(features)
+            return logits
+        votes = torch.stack([self._logits(net, head, features).float().log_softmax(1) for head in heads])
+        return votes.logsumexp(0) - torch.tensor(float(len(heads))).log().item()
+
+    def _logits(self, net: Net, head: Tensors, features: Tensor) -> Tensor:
+        logits: Tensor = functional_call(net.head, unprefixed("head.", head), (features,))
+        return logits
+
+    def _room(self, net: Net) -> Branches:
+        return cast(Branches, net.extras["heads"])

@@ -1,0 +1,82 @@
+"""CSAC: models are fused tensor by tensor, and the fused model is calibrated against each client's own.
+
+Yuan, Ma, Chen, Wu, Lin, Kuang: Collaborative Semantic Aggregation and Calibration for Federated Domain Generalization.
+TKDE 2023.
+
+The box: first every client trains alone; what comes of it is its own model, frozen from then on. In each round the
+server fuses the replies, for each tensor with weights proportional to their distances from the plain mean. A client
+trains the fused model on cross-entropy plus `calibration` times (the attention-weighted MK-MMD between its last stages
+and its frozen model's, each with each, + the MK-MMD between their logits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unseen.method import Method, Weigh
+from unseen.nets.calibration import Calibration, mmd
+from unseen.nets.frozen import frozen_levels, levels
+from unseen.tensors import load, prefixed, snapshot, unprefixed
+from unseen.types import Batch, Reply, Server, Tensors, Work
+
+
+def fuse(values: list[Tensor]) -> Tensor:
+    """The mean weighted by distances from the plain mean: what is unlike the others is semantics worth keeping."""
+    if not values[0].is_floating_point():
+        return torch.stack(values).amax(0)
+    stacked = torch.stack([value.double() for value in values])
+    distances = (stacked - stacked.mean(0)).flatten(1).norm(dim=1)
+    if float(distances.sum()) == 0:
+        return values[0].clone()
+    shares = (distances / distances.sum()).view(-1, *[1] * values[0].dim())
+    fused: Tensor = (shares * stacked).sum(0)
+    return fused.to(values[0].dtype)
+
+
+@dataclass(frozen=True)
+class CSAC(Method):
+    name: ClassVar[str] = "csac"
+    ignores: ClassVar[frozenset[str]] = frozenset({"weigh"})  # distances are the weights
+
+    pretraining: int = 1  # a client's first rounds, in which it trains alone; the authors: 1,800 steps
+    calibration: float = 0.6  # lambda, the weight of the MMD terms
+    levels: int = 3  # stages that are calibrated, from the last
+    width: int = 32  # channels to which their maps are projected
+
+    def prepare(self, work: Work) -> None:
+        own = unprefixed("own/", work.memory)
+        if int(work.memory.get("rounds", torch.tensor(0))) < self.pretraining:
+            load(work.net, own)  # alone: it goes on with what it had, not with what it received
+            return
+        work.scratch["csac.own"] = {key: value.to(work.device) for key, value in own.items()}
+        calibration = Calibration(work.net.stage_channels[-self.levels :], self.width).to(work.device)
+        work.scratch["csac.calibration"] = calibration
+        work.optimizers["main"].add_param_group({"params": list(calibration.parameters())})
+
+    def loss(self, work: Work, batch: Batch) -> Tensor:
+        here = levels(work.net, batch.x)
+        loss: Tensor = F.cross_entropy(here.logits, batch.y)
+        if "csac.own" in work.scratch:
+            there = frozen_levels(work.net, cast(Tensors, work.scratch["csac.own"]), batch.x)
+            calibration = cast(Calibration, work.scratch["csac.calibration"])
+            term = calibration(here.maps[-self.levels :], there.maps[-self.levels :]) + mmd(there.logits, here.logits)
+            work.note("loss.calibration", term)
+            loss = loss + self.calibration * term
+        return loss + work.method.penalty(work, batch, here.features)
+
+    def report(self, work: Work) -> Tensors:
+        rounds = int(work.memory.get("rounds", torch.tensor(0)))
+        if rounds < self.pretraining:
+            work.memory.update(prefixed("own/", snapshot(work.net)))
+        work.memory["rounds"] = torch.tensor(rounds + 1)
+        return {}
+
+    def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
+        states = [reply.state for reply in replies]  # all at once: distances are from the mean of all
+        return {**server.state, **{key: fuse([state[key] for state in states]) for key in states[0]}}

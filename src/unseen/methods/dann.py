@@ -1,0 +1,64 @@
+"""DANN: features from which a second network cannot tell the domain.
+
+Ganin, Ustinova, Ajakan, Germain, Larochelle, Laviolette, Marchand, Lempitsky: Domain-Adversarial Training of Neural
+Networks. JMLR 2016.
+
+The box: a discriminator reads the features and learns by cross-entropy which domain an image is from; the gradient that
+it sends back into the features is reversed and multiplied by lambda, which grows from 0 to `weight` during training.
+That needs several domains in one place: clients with several of them, or a centralized run. A client that holds one
+domain trains its features without it, as in FedAvg; only its discriminator, shared like all weights, learns on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unseen.errors import UserError
+from unseen.method import Method
+from unseen.nets.net import Net
+from unseen.types import Batch, Work
+
+
+def reversed_gradient(features: Tensor, weight: float) -> Tensor:
+    """The features; their gradient times -weight."""
+    return features.detach() + weight * (features.detach() - features)
+
+
+@dataclass(frozen=True)
+class DANN(Method):
+    name: ClassVar[str] = "dann"
+
+    weight: float = 1.0  # lambda, of the reversed gradient
+    ramp: bool = True  # lambda grows as 2 / (1 + e^(-10 p)) - 1 with the part p of training that is done
+    hidden: int = 256  # width of the discriminator
+    domains: int = 6  # domains that the discriminator tells apart: at least those of the dataset, target included
+
+    def build(self, net: Net) -> Net:
+        first, second = nn.Linear(net.feature_size, self.hidden), nn.Linear(self.hidden, self.hidden)
+        last = nn.Linear(self.hidden, self.domains)
+        net.extras["domains"] = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
+        return net
+
+    def prepare(self, work: Work) -> None:
+        held = work.site.train.domains.unique()
+        if int(held.max()) >= self.domains:
+            raise UserError(f"dann: this dataset has more than {self.domains} domains; set domains to their number.")
+        work.scratch["dann.several"] = len(held) > 1
+
+    def strength(self, work: Work) -> float:
+        """lambda at this step; 0 where there is nothing to be adversarial about."""
+        if not work.scratch["dann.several"]:
+            return 0.0
+        done = (work.round - 1 + work.step / max(work.steps, 1)) / work.plan.rounds
+        return self.weight * (2 / (1 + math.exp(-10 * done)) - 1 if self.ramp else 1.0)
+
+    def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
+        told = work.net.extras["domains"](reversed_gradient(features, self.strength(work)))
+        term = F.cross_entropy(told, batch.domain)
+        work.note("loss.domains", term)
+        return term

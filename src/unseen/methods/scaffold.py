@@ -1,0 +1,80 @@
+"""SCAFFOLD: control variates take the clients' drift out of their gradients.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning. ICML
+2020.
+
+The box: a client i keeps c_i, what its own gradients were on the average; the server keeps c, the mean of them. Each
+local step goes along g - c_i + c. After K steps from x to y the client sets c_i <- c_i - c + (x - y) / (K * lr)
+(option II) and sends the change beside its model. A client that is not asked keeps its c_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+
+from unseen.errors import UserError
+from unseen.method import Method, Weigh
+from unseen.tensors import RunningMean
+from unseen.types import ClientId, Reply, Server, Tensors, Work
+
+
+@dataclass(frozen=True)
+class Scaffold(Method):
+    name: ClassVar[str] = "scaffold"
+    sends: ClassVar[str] = "control variates: as many numbers again as the model has weights, up and down"
+
+    def brief(
+        self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
+    ) -> Mapping[ClientId, Tensors]:
+        return {client: dict(server.memory) for client in chosen}
+
+    def prepare(self, work: Work) -> None:
+        if work.plan.optimizer.name != "sgd":
+            raise UserError(
+                f"SCAFFOLD's control variates are mean SGD steps, not {work.plan.optimizer.name}'s: use sgd."
+            )
+        share = work.method.share(work.net)
+        common = share.up & share.down  # what a client keeps as its own drifts by intention
+        start = {key: p.detach().clone() for key, p in work.net.named_parameters() if p.requires_grad and key in common}
+        work.scratch["scaffold.start"] = start
+        if work.brief:
+            work.scratch["scaffold.correction"] = {
+                key: work.brief[key].to(x.device) - work.memory.get(key, torch.zeros(())).to(x.device)
+                for key, x in start.items()
+            }
+
+    def gradient(self, work: Work) -> None:
+        correction = cast(Tensors, work.scratch.get("scaffold.correction", {}))
+        for key, parameter in work.net.named_parameters():
+            if parameter.grad is not None and key in correction:
+                parameter.grad.add_(correction[key])
+
+    def report(self, work: Work) -> Tensors:
+        start, now = cast(Tensors, work.scratch["scaffold.start"]), work.net.state_dict()
+        m = work.plan.optimizer.momentum
+        # Without momentum the sum is K. With it, a gradient is felt again in later steps, and x - y holds all of that.
+        reach = sum((1 - m**step) / (1 - m) for step in range(1, work.steps + 1))
+        zero = torch.zeros(())
+        change = {
+            key: ((x - now[key]) / (reach * work.lr)).cpu() - work.brief.get(key, zero) for key, x in start.items()
+        }
+        for key, delta in change.items():
+            work.memory[key] = work.memory.get(key, zero) + delta
+        return change
+
+    def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
+        mean, changes = RunningMean(), RunningMean()
+        heard: set[ClientId] = set()
+        for reply in replies:
+            mean.add(reply.state, weigh(reply))
+            changes.add(reply.report, 1.0)
+            heard.add(reply.client)
+        met = len(server.met | heard)
+        for key, change in changes.result().items():
+            total = server.memory.get(key, torch.zeros(())) * len(server.met) + change * len(heard)
+            server.memory[key] = total / met
+        return {**server.state, **mean.result()}

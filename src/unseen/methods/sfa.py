@@ -1,0 +1,63 @@
+"""SFA: noise on the last features, z * alpha + beta.
+
+Li, Li, Li, Gong, Fu, Hospedales: A Simple Feature Augmentation for Domain Generalization. ICCV 2021.
+
+The box: in training the head reads z * alpha + beta, alpha ~ N(1, scale^2) and beta ~ N(0, shift^2) for every number of
+every image. With `covariance`, beta of an image of class c is drawn from N(0, S_c), S_c the covariance of the class's
+features, estimated from batch to batch; it stays on the client. Nothing happens at test. The rest is FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unseen.method import Method
+from unseen.types import Batch, Work
+
+RIDGE = 1e-5  # on the diagonal of a covariance of fewer images than dimensions, which has no Cholesky factor
+
+
+def joined(count: Tensor, mean: Tensor, covariance: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Number, mean and (biased) covariance of the images so far and of new ones, N x D, together."""
+    new = len(rows)
+    total = count + new
+    step = rows.mean(dim=0) - mean
+    centred = rows - rows.mean(dim=0)
+    spread = (count * covariance + centred.T @ centred) / total + count * new / total**2 * torch.outer(step, step)
+    return total, mean + step * new / total, spread
+
+
+@dataclass(frozen=True)
+class SFA(Method):
+    name: ClassVar[str] = "sfa"
+
+    scale: float = 0.5  # standard deviation of alpha
+    shift: float = 0.5  # standard deviation of beta; with covariance: its factor on the class's covariance
+    covariance: bool = False  # beta by the covariance of the image's class (the adaptive variant)
+
+    def loss(self, work: Work, batch: Batch) -> Tensor:
+        z = work.net.features(batch.x)
+        alpha = 1 + self.scale * torch.randn(z.shape, generator=work.rng)
+        beta = torch.randn(z.shape, generator=work.rng)
+        if self.covariance:
+            beta = self._along_class(work, z.detach().float().cpu(), batch.y.cpu(), beta)
+        noisy = z * alpha.to(z) + (self.shift * beta).to(z)
+        return F.cross_entropy(work.net.head(noisy), batch.y) + work.method.penalty(work, batch, z)
+
+    def _along_class(self, work: Work, z: Tensor, labels: Tensor, drawn: Tensor) -> Tensor:
+        """Standard normal draws turned into draws from N(0, S_c); S_c is brought up to date first."""
+        beta, size = torch.zeros_like(drawn), z.shape[1]
+        for label in labels.unique().tolist():
+            rows = labels == label
+            known = [work.memory.get(f"{label}/{name}") for name in ("count", "mean", "covariance")]
+            blank = [torch.zeros(()), torch.zeros(size), torch.zeros(size, size)]
+            now = joined(*(old if old is not None else new for old, new in zip(known, blank, strict=True)), z[rows])
+            for name, value in zip(("count", "mean", "covariance"), now, strict=True):
+                work.memory[f"{label}/{name}"] = value
+            beta[rows] = drawn[rows] @ torch.linalg.cholesky(now[2] + RIDGE * torch.eye(size)).T
+        return beta
