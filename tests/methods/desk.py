@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.method import Method
+from unseen.method import Method, parts_of
 from unseen.nets.backbones import create_net
 from unseen.nets.net import Net
 from unseen.tensors import snapshot
@@ -53,9 +53,13 @@ def site(client: str = "a", count: int = 32, classes: int = 3, seed: int = 0) ->
     return Site(client, random_images(count, classes, seed), random_images(12, classes, seed + 100))
 
 
+BACKBONES = {"doprompt": "test_vit"}  # where a convnet will not do
+
+
 def tiny_net(method: Method, classes: int = 3, bottleneck: int | None = None, seed: int = 0) -> Net:
     torch.manual_seed(seed)
-    return method.build(create_net("convnet", classes, image_size=32, bottleneck=bottleneck, seed=seed))
+    backbone = next((BACKBONES[part.name] for part in parts_of(method) if part.name in BACKBONES), "convnet")
+    return method.build(create_net(backbone, classes, image_size=32, bottleneck=bottleneck, seed=seed))
 
 
 def desk(method: Method, *, brief: dict[str, Tensor] | None = None, seed: int = 0, **changes: Any) -> Work:

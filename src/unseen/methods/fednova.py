@@ -23,7 +23,7 @@ from unseen.types import Reply, Server, Tensors, Work
 
 def reach(momentum: float, steps: int) -> float:
     """||a||_1: what a constant gradient of 1 moves the weights in that many SGD steps, in learning rates."""
-    return sum(sum(momentum**age for age in range(step)) for step in range(1, steps + 1))
+    return sum((1 - momentum**step) / (1 - momentum) for step in range(1, steps + 1))
 
 
 @dataclass(frozen=True)
