@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from unseen.allocator import keep_freed_memory
 from unseen.chance import derive, torch_generator
 from unseen.drawer import Drawer
 from unseen.errors import UserError
@@ -23,6 +24,7 @@ class Workshop:
     """A net, a method and a plan; clients come in with their data and what they keep, one at a time."""
 
     def __init__(self, method: Method, net: Net, plan: Plan, site_of: Callable[[ClientId], Site], drawer: Drawer, augment: Augment):
+        keep_freed_memory()
         self.method, self.net, self.plan = method, net, plan
         self.site_of, self.drawer, self.augment = site_of, drawer, augment
         self.share = method.share(net)

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from unseen.allocator import keep_freed_memory
 from unseen.bench.protocol import Settings
 from unseen.bench.records import RunDirectory
 from unseen.errors import UserError
@@ -55,6 +56,7 @@ class Trained:
 
 def load_trained(path: Path, device: str | None = None) -> Trained:
     """The selected model of a finished run, on the device it was trained on or on another."""
+    keep_freed_memory()
     directory = RunDirectory.open(path)
     if not directory.model_path.exists():
         raise UserError(f"The run in {path} is not finished: go on with it by `unseen run --resume {path}`.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from unseen.cli import bench, data, flower, methods, predict, run, show
+from unseen.cli import bench, data, evaluate, flower, methods, predict, run, show
 from unseen.cli.screen import errors
 from unseen.errors import UserError
 
@@ -50,6 +50,7 @@ app = typer.Typer(
 app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("show", epilog=show.EXAMPLE)(show.show)
 app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
+app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command(
     "bench", epilog=bench.EXAMPLE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )(bench.bench)

@@ -58,7 +58,16 @@ def run(
     partition: Annotated[
         str | None,
         typer.Option(
-            help="Domains to clients: domain, iid:K, dirichlet:K:ALPHA, mixed:N:ALPHA, pairs.", rich_help_panel=BUDGET
+            help="Domains to clients: domain, iid:K, dirichlet:K:ALPHA, mixed:N:ALPHA, pairs, pooled.",
+            rich_help_panel=BUDGET,
+        ),
+    ] = None,
+    centralized: Annotated[
+        bool | None,
+        typer.Option(
+            "--centralized",
+            help="All source domains in one place: the same as --partition pooled.",
+            rich_help_panel=BUDGET,
         ),
     ] = None,
     participation: Annotated[
@@ -148,6 +157,8 @@ def _planned(given: dict[str, Any]) -> list[Settings]:
     from unseen.api import absolute, dataset, plan_run, protocol_named, spell_method
 
     given = {name: value for name, value in given.items() if name != "out"}
+    if given.pop("centralized", False) and given.setdefault("partition", "pooled") != "pooled":
+        raise UserError("--centralized pools all source domains: leave out --partition, or leave out --centralized.")
     fields, targets, seeds = read_fields(given.pop("field", [])), given.pop("target", ""), given.pop("seed", None)
     method = given.pop("method", "fedavg")
     spell_method(method, fields)  # a wrong name is said before a large folder is read

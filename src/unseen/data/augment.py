@@ -249,8 +249,8 @@ def _turn_hue(planes: Tensor, turn: Tensor) -> None:
     from_green = torch.addcmul(planes.new_tensor(2 / 6), blue - red, sixth)
     hue = torch.lerp(torch.lerp(from_blue, from_green, is_green), from_red.mul_(sixth), is_red)
     hue.add_(turn[:, None, None])
-    # How far each channel is below the top, in parts of the chroma: a trapezoid around the circle. It is 0 within a sixth
-    # of the channel's own colour, 1 beyond a third, and the opposite colour is half a circle away.
+    # How far each channel is below the top, in parts of the chroma: a trapezoid around the circle. It is 0 within a
+    # sixth of the channel's own colour, 1 beyond a third, and the opposite colour is half a circle away.
     opposite = planes.new_tensor([1 / 2, 1 / 6, -1 / 6])[:, None, None]
     away = hue[:, None] + opposite
     away.sub_(away.round()).abs_()

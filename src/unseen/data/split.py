@@ -8,6 +8,7 @@ Rules, as written on the command line:
     mixed:N:ALPHA        N clients with several domains, each domain dealt out by Dirichlet(ALPHA) (StableFDG, 4)
     pairs                as many clients as domains, each with halves of two (FedFD-A, D.2)
     pairs:duplicate      the same with whole domains: every image is then with two clients
+    pooled               one client with all source domains: centralized training, the upper reference
 
 `dirichlet` and `mixed` draw again until every client has at least 10 images; a fourth part sets another number, as
 `mixed:30:0.5:70`, StableFDG's published setting.
@@ -198,12 +199,18 @@ def _pairs(deal: _Deal) -> Partition:
     return {f"{first}+{second}": _join([halves[first][0], halves[second][1]]) for first, second in ring}
 
 
+def _pooled(deal: _Deal) -> Partition:
+    deal.numbers(0, 0)
+    return {"all sources": _join([deal.index.rows(domain) for domain in deal.sources])}
+
+
 _RULES: Mapping[str, Callable[[_Deal], Partition]] = {
     "domain": _domain,
     "iid": _iid,
     "dirichlet": _dirichlet,
     "mixed": _mixed,
     "pairs": _pairs,
+    "pooled": _pooled,
 }
 _FORMS = {
     "domain": "domain",
@@ -211,6 +218,7 @@ _FORMS = {
     "dirichlet": "dirichlet:CLIENTS_PER_DOMAIN:ALPHA[:LEAST_IMAGES]",
     "mixed": "mixed:CLIENTS:ALPHA[:LEAST_IMAGES]",
     "pairs": "pairs or pairs:duplicate",
+    "pooled": "pooled",
 }
 RULES = tuple(_FORMS.values())
 

@@ -65,7 +65,7 @@ class CCST(Method):
     ) -> Mapping[ClientId, Tensors]:
         for client, told in surveys.items():
             server.memory[client] = told["styles"]
-        others = {c: [bank for other, bank in server.memory.items() if other != c] for c in chosen}
+        others = {c: [server.memory[other] for other in sorted(server.memory) if other != c] for c in chosen}
         return {client: {"styles": torch.cat(banks)} for client, banks in others.items() if banks}
 
     def prepare(self, work: Work) -> None:

@@ -58,8 +58,8 @@ class ELCFS(Method):
 
     def prepare(self, work: Work) -> None:
         work.memory.update(prefixed("bank/", dict(work.brief)))
-        banks = unprefixed("bank/", work.memory)
-        work.scratch["elcfs.banks"] = [bank.to(work.device) for bank in banks.values()]
+        banks = unprefixed("bank/", work.memory)  # sorted: a file gives them back in another order than a message
+        work.scratch["elcfs.banks"] = [banks[client].to(work.device) for client in sorted(banks)]
 
     def augment(self, work: Work, batch: Batch) -> Batch:
         mixed = None if self.episodic else self._mixed(work, batch)

@@ -52,7 +52,7 @@ class GA(Method):
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
     ) -> Mapping[ClientId, Tensors]:
         known = {client: float(value) for client, value in unprefixed("weight/", server.memory).items()}
-        everyone = [*known, *(client for client in chosen if client not in known)]
+        everyone = sorted({*known, *chosen})  # sums have one order, also after a checkpoint
         weights = {c: known[c] * len(known) / len(everyone) if c in known else 1 / len(everyone) for c in everyone}
         # Heard in the round before this one: (round, gap, rounds of the run), of the round before that.
         heard = unprefixed("gap/", server.memory)

@@ -1,0 +1,249 @@
+"""Rules for the statistics that a trained net normalises by, applied to any run without training again.
+
+`own` is the method's own prediction; the others put a rule of `unseen.nets.norms` over it (FedFD-A, Table 3 c). What is
+drawn for an image depends on its place in the unseen domain and the run's seed, not on the batch that it is in.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from unseen.bench.model import Trained, load_trained
+from unseen.bench.records import RunDirectory
+from unseen.bench.run import number, one_thread
+from unseen.chance import torch_generator
+from unseen.data.augment import Recipe, apply
+from unseen.data.catalog import load_index
+from unseen.data.store import open_store
+from unseen.errors import UserError, nearest, unknown
+from unseen.files import append_line, read_lines
+from unseen.measure import measure
+from unseen.method import name_of
+from unseen.nets import norms
+from unseen.nets.net import Net
+from unseen.types import ImageSet
+
+FILE = "evaluations.jsonl"
+SPATIAL = Recipe(crop=(0.7, 1.0), flip=0.5)  # MixNorm's views; its paper says: spatial augmentations
+
+
+@dataclass(frozen=True)
+class Inference:
+    """The method's own prediction."""
+
+    name: ClassVar[str] = "own"
+
+    def rule(self, first: int, images: int, seed: int) -> norms.Rule | None:
+        """By which statistics the norms go, for `images` images from place `first` on. None: as they are."""
+        return None
+
+    def views(self, x: Tensor, first: int, seed: int) -> Tensor:
+        """What the net sees: the images themselves first, then whatever else the statistics need."""
+        return x
+
+    def most(self) -> int | None:
+        """Images in one pass at most; None: as many as there are."""
+        return None
+
+
+@dataclass(frozen=True)
+class TBN(Inference):
+    """The statistics of the test batch. The only rule here under which images influence each other."""
+
+    name: ClassVar[str] = "tbn"
+    batch: int = 64  # images in a batch; 1: each image by its own statistics, FedFD-A's reading
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise UserError(f"tbn: batch is {self.batch}; give 1 or more.")
+
+    def rule(self, first: int, images: int, seed: int) -> norms.Rule:
+        return norms.BatchRule()
+
+    def most(self) -> int:
+        return self.batch
+
+
+@dataclass(frozen=True)
+class IABN(Inference):
+    """Running statistics, corrected where an image's differ by more than k standard errors (NOTE, NeurIPS 2022)."""
+
+    name: ClassVar[str] = "iabn"
+    k: float = 4.0  # standard errors that are taken for chance
+    smallest: int = 1  # maps of so many pixels or fewer are left to the running statistics
+
+    def rule(self, first: int, images: int, seed: int) -> norms.Rule:
+        return norms.IABN(self.k, self.smallest)
+
+
+@dataclass(frozen=True)
+class MixNorm(Inference):
+    """A share of the statistics of an image and its augmented views, the rest of the running ones (2021)."""
+
+    name: ClassVar[str] = "mixnorm"
+    number: int = 5  # views, the image itself among them
+    share: float = 0.05  # of the views' statistics
+
+    def __post_init__(self) -> None:
+        if self.number < 1:
+            raise UserError(f"mixnorm: number is {self.number}; give 1 or more.")
+
+    def rule(self, first: int, images: int, seed: int) -> norms.Rule:
+        return norms.MixNorm(self.number, self.share)
+
+    def views(self, x: Tensor, first: int, seed: int) -> Tensor:
+        made = [
+            apply(image.expand(self.number - 1, -1, -1, -1), SPATIAL, _dice(seed, first + place, self.name))
+            for place, image in enumerate(x)
+        ]
+        return torch.cat([x[None], torch.stack(made, dim=1)]).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class FixedAlpha(Inference):
+    """alpha * the image's + (1 - alpha) * the running statistics, the same alpha for all (alpha-BN, 2021)."""
+
+    name: ClassVar[str] = "fixed-alpha"
+    alpha: float = 0.1  # weight of the image's own statistics; FedFD-A does not say which
+
+    def rule(self, first: int, images: int, seed: int) -> norms.Rule:
+        return norms.FixedAlpha(self.alpha)
+
+
+@dataclass(frozen=True)
+class RandomAlpha(Inference):
+    """The same with alpha ~ U(low, high), drawn for every image and norm."""
+
+    name: ClassVar[str] = "random-alpha"
+    low: float = 0.0  # smallest alpha
+    high: float = 1.0  # largest alpha
+
+    def rule(self, first: int, images: int, seed: int) -> norms.Rule:
+        return _Drawn([_dice(seed, first + place, self.name) for place in range(images)], self.low, self.high)
+
+
+class _Drawn(norms.Interpolated):
+    """alpha from a generator per image: the n-th norm takes the n-th draw, whoever else is in the batch."""
+
+    def __init__(self, dice: list[torch.Generator], low: float, high: float) -> None:
+        super().__init__()
+        self.dice, self.low, self.high = dice, low, high
+
+    def alpha(self, norm: norms.StatNorm2d, instance: norms.Statistics, reference: norms.Statistics) -> Tensor:
+        drawn = torch.stack([torch.rand(1, generator=die) for die in self.dice])
+        return (self.low + (self.high - self.low) * drawn).to(instance.mean.device)
+
+
+RULES: dict[str, type[Inference]] = {
+    kind.name: kind for kind in (Inference, TBN, IABN, MixNorm, FixedAlpha, RandomAlpha)
+}
+
+
+def _dice(seed: int, place: int, purpose: str) -> torch.Generator:
+    return torch_generator(seed, client=str(place), purpose=f"inference {purpose}")
+
+
+def inference_of(name: str, given: Mapping[str, Any] | None = None) -> Inference:
+    """`"iabn"` and `{"k": "3"}` -> a rule."""
+    if name not in RULES:
+        raise unknown("inference rule", name, RULES, f"The rules are {', '.join(RULES)}.")
+    kind, values = RULES[name], {}
+    hints = {f.name: typing.get_type_hints(kind)[f.name] for f in fields(kind)}
+    for key, raw in (given or {}).items():
+        if key not in hints:
+            known = ", ".join(hints) or "none"
+            raise UserError(f'The rule "{name}" has no field "{key}".{nearest(key, hints)} Its fields: {known}.')
+        try:
+            values[key] = hints[key](raw)
+        except ValueError:
+            kind_of = hints[key].__name__
+            raise UserError(f'"{raw}" does not fit the field {key} of {name}: it takes {kind_of}.') from None
+    return kind(**values)
+
+
+class Predictor:
+    """A trained net's prediction under a rule, for images that come in order."""
+
+    def __init__(self, trained: Trained, inference: Inference) -> None:
+        self.method, self.inference, self.seed = trained.method, inference, trained.settings.seed
+        self.seen = 0
+        if inference.rule(0, 0, 0) is not None:
+            _make_ready(trained.net, name_of(trained.method))
+
+    def __call__(self, net: Net, x: Tensor) -> Tensor:
+        return torch.cat([self._some(net, part) for part in x.split(self.inference.most() or len(x))])
+
+    def _some(self, net: Net, x: Tensor) -> Tensor:
+        first, self.seen = self.seen, self.seen + len(x)
+        rule = self.inference.rule(first, len(x), self.seed)
+        if rule is None:
+            return self.method.predict(net, x)
+        watched = _Watched(rule)
+        with norms.ruled(net, watched):
+            logits = self.method.predict(net, self.inference.views(x, first, self.seed))
+        if not watched.asked:
+            raise UserError(
+                f'"{name_of(self.method)}" predicts by statistics of its own, which {self.inference.name} cannot '
+                "replace: "
+                "evaluate a run of a method without them, fedfd for one."
+            )
+        return logits[: len(x)]
+
+
+class _Watched(norms.Rule):
+    """A rule that knows whether it was asked: a method whose `predict` sets a rule of its own would hide it."""
+
+    def __init__(self, rule: norms.Rule) -> None:
+        self.rule, self.asked = rule, False
+
+    def statistics(self, norm: norms.StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> norms.Statistics:
+        self.asked = True
+        return self.rule.statistics(norm, mean_BC, var_BC, pixels)
+
+
+def _make_ready(net: Net, method: str) -> None:
+    """Norms that follow rules. A net whose norms are of another kind is an error: a rule would pass it by."""
+    others = [norm for norm in net.norms(norms.MomentNorm2d) if not isinstance(norm, norms.StatNorm2d)]
+    if others:
+        raise UserError(
+            f'"{method}" has normalisation layers of its own ({type(others[0]).__name__}): '
+            "inference rules are for runs with BatchNorm."
+        )
+    if not net.norms(norms.StatNorm2d):
+        norms.make_pluggable(net)
+        net.eval()
+
+
+def evaluate_run(
+    path: Path, name: str, given: Mapping[str, Any] | None = None, device: str | None = None
+) -> dict[str, Any]:
+    """The selected model of a run on the whole unseen domain under a rule; also appended to the run's evaluations."""
+    inference = inference_of(name, given)
+    trained = load_trained(path, device)
+    settings = trained.settings
+    index = load_index(settings.data, Path(settings.root) if settings.root else None)
+    store = open_store(index, settings.image_size, skip_broken=settings.skip_broken)
+    images = store.domain(index.find(settings.target))
+    line = {"inference": name, "fields": asdict(inference), **score(trained, inference, images)}
+    append_line(path / FILE, line)
+    return {**line, "own": (RunDirectory.open(path).result() or {}).get("accuracy")}
+
+
+def score(trained: Trained, inference: Inference, images: ImageSet) -> dict[str, float | int | None]:
+    """Accuracy and loss of a model under a rule."""
+    with one_thread():
+        found = measure(Predictor(trained, inference), trained.net, images, trained.settings.plan)
+    return {"accuracy": number(found.accuracy), "loss": number(found.loss), "examples": found.examples}
+
+
+def evaluations(path: Path) -> list[dict[str, Any]]:
+    """What was evaluated of a run, the last of each rule and fields."""
+    lines = read_lines(path / FILE) if (path / FILE).exists() else []
+    return list({(line["inference"], str(sorted(line["fields"].items()))): line for line in lines}.values())

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.federation import federation
+from tests.methods.desk import PLAN, batch, desk
+from unseen.drawer import Drawer
+from unseen.errors import UserError
+from unseen.method import compose
+from unseen.methods.fedbn import FedBN
+from unseen.methods.scaffold import Scaffold
+from unseen.types import Reply, Server
+
+KEY = "head.weight"
+
+
+def test_gradient_and_new_control_variate_by_hand() -> None:
+    method = Scaffold()
+    plan = replace(PLAN.optimizer, lr=0.1, momentum=0.0)
+    work = desk(method, optimizer=plan, local_steps=2)
+    rng = torch.Generator().manual_seed(3)
+    c = {key: torch.randn(p.shape, generator=rng) * 0.01 for key, p in work.net.named_parameters()}
+    own = {key: torch.randn(p.shape, generator=rng) * 0.01 for key, p in work.net.named_parameters()}
+    work.brief, work.memory = dict(c), dict(own)
+    work.optimizers["main"] = work.optimizer(work.net.trainable())
+    method.prepare(work)
+    x = work.net.head.weight.detach().numpy().copy()
+
+    for seed in range(2):
+        before = work.net.head.weight.detach().clone()
+        method.step(work, batch(seed=seed))
+        taken = (before - work.net.head.weight.detach()).numpy()
+        np.testing.assert_allclose(taken, 0.1 * work.net.head.weight.grad.numpy(), rtol=1e-3, atol=1e-7)
+    told = method.report(work)
+    y = work.net.head.weight.detach().numpy()
+    expected = own[KEY].numpy() - c[KEY].numpy() + (x - y) / (2 * 0.1)
+    np.testing.assert_allclose(work.memory[KEY].numpy(), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(told[KEY].numpy(), expected - own[KEY].numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_gradient_is_edited_by_c_minus_c_i() -> None:
+    method = Scaffold()
+    work = desk(method)
+    work.brief = {key: torch.full_like(p, 0.5) for key, p in work.net.named_parameters()}
+    work.memory = {key: torch.full_like(p, 0.2) for key, p in work.net.named_parameters()}
+    method.prepare(work)
+    for parameter in work.net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    method.gradient(work)
+    for parameter in work.net.parameters():
+        np.testing.assert_allclose(parameter.grad.numpy(), 1.3, rtol=1e-6)
+
+
+def test_with_momentum_a_constant_gradient_is_its_own_control_variate() -> None:
+    """(x - y) / (K * lr) would be up to ten times the gradient, and the correction ten times too large."""
+    method = Scaffold()
+    work = desk(method, local_steps=4)
+    method.prepare(work)
+    for _ in range(4):
+        for parameter in work.net.parameters():
+            parameter.grad = torch.full_like(parameter, 0.25)
+        work.optimizers["main"].step()
+    told = method.report(work)
+    np.testing.assert_allclose(told[KEY].numpy(), 0.25, rtol=1e-4)
+
+
+def test_server_keeps_the_mean_of_the_control_variates_of_all_it_met() -> None:
+    method = Scaffold()
+    server = Server({"w": torch.zeros(1)})
+
+    def reply(client: str, change: float) -> Reply:
+        return Reply(client, "train", 1, 1, state={"w": torch.zeros(1)}, report={"w": torch.tensor([change])})
+
+    def merge(*replies: Reply) -> None:
+        method.merge(server, iter(replies), lambda r: method.weigh(server, r))
+        server.met |= {r.client for r in replies}
+
+    merge(reply("a", 1.0), reply("b", 3.0))
+    assert server.memory["w"].item() == pytest.approx(2.0)
+    merge(reply("b", 2.0), reply("c", 6.0))  # a, which was not asked, still has 1; b has 5; c has 6
+    assert server.memory["w"].item() == pytest.approx((1 + 5 + 6) / 3)
+    assert method.brief(server, {}, ["b"])["b"]["w"].item() == pytest.approx(4.0)
+
+
+def test_clients_that_are_not_asked_keep_theirs(tmp_path: Path) -> None:
+    fed = federation("scaffold", tmp_path, rounds=2, local_steps=1, participation=1 / 3)
+    fed.run()
+    kept = {client: Drawer(tmp_path).open(client, 3)[1] for client in fed.server.met}
+    mean = sum(memory[KEY] for memory in kept.values()) / len(kept)
+    torch.testing.assert_close(fed.server.memory[KEY], mean, rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_client_keeps_is_not_corrected_and_not_told() -> None:
+    method = compose(FedBN(), Scaffold())
+    work = desk(method)
+    method.prepare(work)
+    told = {key.removeprefix("scaffold/") for key in method.report(work)}
+    share = method.share(work.net)
+    assert told == {key for key, _ in work.net.named_parameters() if key in share.down}
+    assert told < {key for key, _ in work.net.named_parameters()}
+
+
+def test_adam_is_refused() -> None:
+    method = Scaffold()
+    work = desk(method, optimizer=replace(PLAN.optimizer, name="adam"))
+    with pytest.raises(UserError, match="sgd"):
+        method.prepare(work)
