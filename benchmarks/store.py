@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from unseen.allocator import keep_freed_memory
 from unseen.data.augment import augment
 from unseen.data.domains import DomainIndex, index_folder
 from unseen.data.store import StoreImages, open_store
@@ -88,6 +89,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as every run of unseen does; it holds for both sides
     with tempfile.TemporaryDirectory() as scratch:
         root = args.root
         if not root.is_dir():

@@ -125,6 +125,10 @@ class Method:
         logits: Tensor = net(x)
         return logits
 
+    def inspect(self, net: Net, x: Tensor) -> Tensors:
+        """For pictures, one row per image: the adapters' alphas, attention maps. The net is in eval mode."""
+        return {}
+
     # --- about ---------------------------------------------------------------------------------------------------
     def describe(self) -> dict[str, object]:
         """The fields as plain values, for config.json."""
@@ -267,6 +271,9 @@ class Composed(Method):
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         return self._owner("predict").predict(net, x)
+
+    def inspect(self, net: Net, x: Tensor) -> Tensors:
+        return {name: value for part in self.parts for name, value in part.inspect(net, x).items()}
 
     def describe(self) -> dict[str, object]:
         return {part.name: part.describe() for part in self.parts}

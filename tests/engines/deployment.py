@@ -1,7 +1,13 @@
-"""A real deployment on loopback for the tests: SuperLink, nginx, and per site a SuperNode and its worker, as processes."""
+"""A real deployment on loopback for the tests: SuperLink, nginx, per site a SuperNode and its worker, as processes.
+
+Flower starts a ServerApp anew when it has not come up within 30 s. On a busy machine several that start at once would
+multiply, so runs are begun one after the other, `until` stops everything when there are too many, and no process
+outlives the tests.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -15,12 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from unseen.bench.protocol import Settings
-from unseen.bench.records import directory_for
+from unseen.bench.records import RunDirectory, directory_for
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.scaffold import write_app, write_keys
 
 BIN = Path(sys.executable).parent
 PATIENCE = 240.0  # seconds: processes that import torch on a busy machine
+MANY = 8  # ServerApps of one SuperLink: more means that Flower starts them faster than they come up
+_LIBC = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; what Flower starts watches its parent by itself
 
 
 def free_ports(count: int) -> list[int]:
@@ -33,13 +45,6 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def until(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
-        time.sleep(0.2)
-
-
 class Federation:
     """One SuperLink with TLS and keys on loopback, published by nginx; sites join and leave."""
 
@@ -48,6 +53,7 @@ class Federation:
         self.public, self.link, *node_ports = free_ports(2 + len(self.sites))
         self.node_ports = dict(zip(self.sites, node_ports, strict=True))
         self.app = folder / "app"
+        self.marker = folder / "shipped-code-ran"  # what the bundle's ClientApp would write
         given = {"classes": (), "timeout": 120.0, **deployment}
         self.deployment = Deployment(settings, self.sites, out=str(folder / "runs"), **given)
         write_app(self.app, self.deployment, port=self.public, link_port=self.link)
@@ -62,6 +68,7 @@ class Federation:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "OMP_NUM_THREADS": "1",
             "UNSEEN_CACHE": str(folder / "cache"),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -75,6 +82,7 @@ class Federation:
                 env={**self.environment, **environment},
                 cwd=self.folder,
                 start_new_session=True,
+                preexec_fn=_die_with_parent,
             )
 
     def kill(self, name: str) -> None:
@@ -90,12 +98,13 @@ class Federation:
     def open(self) -> None:
         keys = self.app / "keys"
         self.start(
-            "superlink", BIN / "flower-superlink", "--host", "127.0.0.1", "--port", str(self.link), "--enable-supernode-auth",
-            "--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.crt", "--ssl-keyfile", keys / "server.key",
+            "superlink", BIN / "flower-superlink", "--host", "127.0.0.1", "--port", str(self.link),
+            "--enable-supernode-auth", "--ssl-ca-certfile", keys / "ca.crt",
+            "--ssl-certfile", keys / "server.crt", "--ssl-keyfile", keys / "server.key",
         )  # fmt: skip
         if shutil.which("nginx"):
             self.start("nginx", "nginx", "-c", self.app / "nginx.conf", "-p", self.app, "-g", "daemon off;")
-        until(lambda: listens(self.link), "the SuperLink")
+        self.until(lambda: listens(self.link), "the SuperLink")
         # At once: most of the time of a `flwr` command is its start.
         for site in self.sites:
             self.start(f"register-{site}", BIN / "flwr", "supernode", "register", keys / f"{site}.pub", "coordinator")
@@ -107,17 +116,21 @@ class Federation:
         """Where the sites come in."""
         return f"127.0.0.1:{self.public if 'nginx' in self.processes else self.link}"
 
-    def join(self, site: str, *, key: Path | None = None, more: str = "", worker: Sequence[str | Path] = ()) -> None:
+    def join(self, site: str) -> None:
         """A SuperNode and its worker, as the README says."""
         keys, port = self.app / "keys", self.node_ports[site]
-        config = f'site="{site}" folder="{self.data / site}" keep="{self.folder / "keep" / site}" {more}'
+        config = f'site="{site}" folder="{self.data / site}" keep="{self.folder / "keep" / site}"'
         self.start(
-            f"node-{site}", BIN / "flower-supernode", "--superlink", self.address, "--root-certificates", keys / "ca.crt",
-            "--auth-supernode-private-key", key or keys / site, "--host", "127.0.0.1", "--port", str(port),
-            "--isolation", "process", "--node-config", config.strip(),
+            f"node-{site}", BIN / "flower-supernode", "--superlink", self.address,
+            "--root-certificates", keys / "ca.crt", "--auth-supernode-private-key", keys / site,
+            "--host", "127.0.0.1", "--port", str(port), "--isolation", "process", "--node-config", config,
         )  # fmt: skip
-        command = worker or (sys.executable, "-m", "unseen", "flower", "node")
-        self.start(f"worker-{site}", *command, "--supernode", f"127.0.0.1:{port}")
+        self.work(site)
+
+    def work(self, site: str, *command: str) -> None:
+        """The process that takes a site's tasks."""
+        words = command or (sys.executable, "-m", "unseen", "flower", "node")
+        self.start(f"worker-{site}", *words, "--supernode", f"127.0.0.1:{self.node_ports[site]}")
 
     def leave(self, site: str) -> None:
         self.kill(f"worker-{site}")
@@ -127,10 +140,36 @@ class Federation:
         for name in sorted(self.processes, key=lambda n: ("link" in n, "nginx" in n)):
             self.kill(name)
 
+    def until(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+        end = time.monotonic() + seconds
+        while not true():
+            if len(self.server_apps()) > MANY:
+                self.close()
+                raise AssertionError("the machine is too busy: Flower starts ServerApps faster than they come up")
+            assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
+            time.sleep(0.25)
+
+    def server_apps(self) -> list[int]:
+        """Processes of ServerApps that this SuperLink has."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(w.endswith(b"flwr-serverapp") for w in words) and f"127.0.0.1:{self.link}".encode() in words:
+                found.append(int(entry.name))
+        return found
+
     # --- runs ----------------------------------------------------------------------------------------------------
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(BIN / "flwr"), *words], env=self.environment, cwd=self.app, capture_output=True, text=True, timeout=PATIENCE
+            [str(BIN / "flwr"), *words],
+            env=self.environment,
+            cwd=self.app,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
 
     def begin(self, **config: Any) -> str:
@@ -145,18 +184,23 @@ class Federation:
         runs = json.loads(done.stdout[done.stdout.index("{") :])["runs"]
         return next(str(r["status"]) for r in runs if str(r["run-id"]) == run)
 
-    def lines(self, run: str) -> str:
-        """What a run said so far."""
-        return self.flwr("log", run, "coordinator", "--show").stdout
-
     def finish(self, run: str, **config: Any) -> Path:
-        """Wait for a run's result; its directory. Asking Flower starts a process each time: the files say it as well."""
+        """Wait for a run's result; its directory. Asking Flower starts a process each time, a file does not."""
         result = self.directory(**config) / "result.json"
-        end = time.monotonic() + PATIENCE
-        while not result.exists():
-            assert time.monotonic() < end, f"run {run} has no result:\n{self.lines(run)}"
-            time.sleep(0.2)
+        try:
+            self.until(result.exists, f"the result of run {run}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.said(**config)}") from None
         return result.parent
+
+    def said(self, **config: Any) -> str:
+        """What a run said so far."""
+        log = self.directory(**config) / "log.txt"
+        return log.read_text() if log.exists() else ""
+
+    def rounds(self, **config: Any) -> list[dict[str, Any]]:
+        """The finished rounds of a run."""
+        return RunDirectory(self.directory(**config)).rounds()
 
     def directory(self, **changes: Any) -> Path:
         """The run directory of the settings with some flat keys changed."""

@@ -50,4 +50,6 @@ def small(root: Path, method: str, engine: str = "local", **changes: Any) -> Set
         "test_every": 0,
         **changes,
     }
-    return settings(method=method, data="folder", target=TARGET, root=str(root), engine=engine, protocol="digits", **given)
+    return settings(
+        method=method, data="folder", target=TARGET, root=str(root), engine=engine, protocol="digits", **given
+    )

@@ -13,7 +13,15 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from unseen.engines.flower.records import Press, Unreadable, order_content, read_arrays, read_order, read_reply, reply_content
+from unseen.engines.flower.records import (
+    Press,
+    Unreadable,
+    order_content,
+    read_arrays,
+    read_order,
+    read_reply,
+    reply_content,
+)
 from unseen.types import Order, Reply, Tensors
 
 ODD: Tensors = {
@@ -54,8 +62,8 @@ def test_a_state_for_all_clients_is_written_once_and_the_records_are_their_own()
 
 
 def test_a_reply_arrives_bit_by_bit_under_the_name_of_who_was_asked() -> None:
-    reply = Reply("somebody", "train", 2, 30, ODD, {"style": torch.ones(2)}, {"loss": float("nan"), "received.examples": 4.0,
-                  "received.accuracy": 0.5, "received.loss": 1.25})  # fmt: skip
+    metrics = {"loss": float("nan"), "received.examples": 4.0, "received.accuracy": 0.5, "received.loss": 1.25}
+    reply = Reply("somebody", "train", 2, 30, ODD, {"style": torch.ones(2)}, metrics)
     read = read_reply("east", reply_content(reply))
     assert (read.client, read.kind, read.round, read.num_examples) == ("east", "train", 2, 30)
     assert_equal(ODD, read.state)
@@ -64,7 +72,9 @@ def test_a_reply_arrives_bit_by_bit_under_the_name_of_who_was_asked() -> None:
 
 
 def good() -> RecordDict:
-    return reply_content(Reply("east", "train", 1, 30, {"w": torch.zeros(2, 3), "n": torch.tensor(1)}, metrics={"loss": 1.0}))
+    return reply_content(
+        Reply("east", "train", 1, 30, {"w": torch.zeros(2, 3), "n": torch.tensor(1)}, metrics={"loss": 1.0})
+    )
 
 
 def layout(content: RecordDict, rows: object) -> RecordDict:
@@ -81,10 +91,19 @@ def swapped(array: Array) -> RecordDict:
 FINE = [["w", "float32", [2, 3]], ["n", "int64", []]]
 BAD = {
     "no record": (RecordDict({}), "no record"),
-    "kind": (RecordDict({"reply": ConfigRecord({"kind": "dance", "round": 1, "examples": 1}), "metrics": MetricRecord({})}), "kind"),
+    "kind": (
+        RecordDict({"reply": ConfigRecord({"kind": "dance", "round": 1, "examples": 1}), "metrics": MetricRecord({})}),
+        "kind",
+    ),
     "list as a metric": (RecordDict({**dict(good()), "metrics": MetricRecord({"loss": [1.0]})}), "loss"),
-    "nonsense score": (RecordDict({**dict(good()), "metrics": MetricRecord({"received.examples": float("nan")})}), "score"),
-    "layout is no JSON": (RecordDict({**dict(good()), "state.layout": ConfigRecord({"layout": "["})}), "names and shapes"),
+    "nonsense score": (
+        RecordDict({**dict(good()), "metrics": MetricRecord({"received.examples": float("nan")})}),
+        "score",
+    ),
+    "layout is no JSON": (
+        RecordDict({**dict(good()), "state.layout": ConfigRecord({"layout": "["})}),
+        "names and shapes",
+    ),
     "negative shape": (layout(good(), [["w", "float32", [-2, -3]], FINE[1]]), "names and shapes"),
     "a name twice": (layout(good(), [FINE[0], FINE[1], ["n", "int64", [0]]]), "names and shapes"),
     "too much": (layout(good(), [["w", "float32", [2, 2]], FINE[1]]), "belong to no tensor"),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unseen.method import Method, parts_of
-from unseen.nets.backbones import create_net
+from unseen.nets.backbones import ConvNet, OwnAnatomy, create_net
 from unseen.nets.net import Net
 from unseen.tensors import snapshot
 from unseen.types import Batch, OptimizerPlan, Plan, Site, Work
@@ -57,9 +57,14 @@ BACKBONES = {"doprompt": "test_vit"}  # where a convnet will not do
 
 
 def tiny_net(method: Method, classes: int = 3, bottleneck: int | None = None, seed: int = 0) -> Net:
+    """The ConvNet of the digits with narrow stages (these tests are about the methods), or what the method needs."""
     torch.manual_seed(seed)
-    backbone = next((BACKBONES[part.name] for part in parts_of(method) if part.name in BACKBONES), "convnet")
-    return method.build(create_net(backbone, classes, image_size=32, bottleneck=bottleneck, seed=seed))
+    needed = next((BACKBONES[part.name] for part in parts_of(method) if part.name in BACKBONES), None)
+    if needed is not None:
+        return method.build(create_net(needed, classes, image_size=32, bottleneck=bottleneck, seed=seed))
+    narrow = ConvNet(widths=(8, 16, 16, 64))
+    net = Net(narrow, OwnAnatomy(), classes, image_size=32, bottleneck=bottleneck, backbone_name="convnet")
+    return method.build(net)
 
 
 def desk(method: Method, *, brief: dict[str, Tensor] | None = None, seed: int = 0, **changes: Any) -> Work:

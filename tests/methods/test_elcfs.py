@@ -98,5 +98,5 @@ def test_the_bank_travels_once_and_without_ones_own(tmp_path: Path) -> None:
     fed = federation("elcfs", tmp_path, rounds=2, local_steps=1)
     fed.run()
     _, memory = Drawer(tmp_path).open("a", 3)
-    assert {key for key in memory} == {"bank/b", "bank/c"}
+    assert set(memory) == {"bank/b", "bank/c"}
     assert len(memory["bank/b"]) == 4  # an eighth of 32 images

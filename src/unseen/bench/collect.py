@@ -1,4 +1,6 @@
-"""The finished runs of a folder, side by side: one group per protocol, so that numbers of different budgets never meet."""
+"""The finished runs of a folder, side by side: one group per protocol, so that numbers of different budgets never
+meet.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,7 @@ class Row:
     def sends(self) -> str:
         """What leaves a client beyond the model's weights, in the words of the methods."""
         known = registered()
-        return "; ".join(
-            known[part].sends for part in self.method.split("+") if part in known and known[part].sends
-        )
+        return "; ".join(known[part].sends for part in self.method.split("+") if part in known and known[part].sends)
 
 
 @dataclass

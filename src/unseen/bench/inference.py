@@ -178,7 +178,7 @@ class Predictor:
             _make_ready(trained.net, name_of(trained.method))
 
     def __call__(self, net: Net, x: Tensor) -> Tensor:
-        return torch.cat([self._some(net, part) for part in x.split(self.inference.most() or len(x))])
+        return torch.cat([self._some(net, part) for part in torch.split(x, self.inference.most() or len(x))])
 
     def _some(self, net: Net, x: Tensor) -> Tensor:
         first, self.seen = self.seen, self.seen + len(x)

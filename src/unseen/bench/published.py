@@ -1,8 +1,8 @@
 """The papers' own numbers, each with its paper and table, to stand beside ours.
 
 Rows are as printed, `-` where the number is missing or cannot be read. Where a printed number is known to be wrong, the
-correction is in the table's remark. Systems with a `~` were trained on data in one place; those with `=` are only quoted by the
-paper from others (MTSSL, Epi-FCR, EISNet, L2A-OT).
+correction is in the table's remark. Systems with a `~` were trained on data in one place; those with `=` are only
+quoted by the paper from others (MTSSL, Epi-FCR, EISNet, L2A-OT).
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ TABLES: tuple[PaperTable, ...] = (
     ),
     PaperTable(
         GPERXAN, "Table 3", "camelyon17", "densenet121", "gperxan-camelyon17", "one client per hospital",
-        ("hospital_1", "hospital_2", "hospital_3", "hospital_4", "hospital_5"),
+        ("hospital_0", "hospital_1", "hospital_2", "hospital_3", "hospital_4"),
         """
         FedAvg: 97.0 91.8 89.9 94.2 81.0 90.8
         MixStyle: 91.1 85.5 86.2 93.3 87.9 88.8
@@ -715,21 +715,22 @@ class Published:
 
 
 def beside(data: str, protocol: str, methods: Sequence[str]) -> dict[str, Published]:
-    """The published number of each method on a dataset: of our protocol's own paper, or else of one table for all of them.
+    """The published number of each method on a dataset: of our protocol's own paper, or else of one table for all of
+    them.
 
-    One table is chosen for the whole column, the one that has most of the methods, so that its numbers may be compared with each
-    other; a method that is not in it has the number of the first table that has it. Under another protocol than the paper's they
-    are marked as such in the note.
+    One table is chosen for the whole column, the one that has most of the methods, so that its numbers may be compared
+    with each other; a method that is not in it has the number of the first table that has it. Under another protocol
+    than the paper's they are marked as such in the note.
     """
     tables = [t for t in TABLES if t.data == data and t.is_main and t.columns]
-    own = [t for t in tables if t.protocol == protocol]
+    own = [t for t in tables if protocol and t.protocol == protocol]
     found: dict[str, Published] = {}
     for table in sorted(own or tables, key=lambda t: -len(set(methods) & set(_methods(t)))):
         numbers = _methods(table)
         for method in methods:
             if method in found or method not in numbers:
                 continue
-            budget = "the same protocol" if table.protocol == protocol else f"its own protocol ({table.backbone}, {table.about})"
+            budget = "the same protocol" if own else f"its own protocol ({table.backbone}, {table.about})"
             note = f"[{table.source}]: published, under {budget}{'; not to be compared with ours' if not own else ''}."
             found[method] = Published(numbers[method], table.source, note)
     return found

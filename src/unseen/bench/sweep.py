@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
@@ -88,7 +88,14 @@ def make_jobs(settings: Sequence[Settings], out: Path) -> list[Job]:
     return jobs
 
 
-def sweep(jobs: Sequence[Job], workers: int, watching: Watching, every: float = 0.5) -> None:
+def command(path: Path) -> list[str]:
+    """What carries out the run of a directory."""
+    return [sys.executable, "-m", "unseen", "run", "--resume", str(path), "--workers", "1"]
+
+
+def sweep(
+    jobs: Sequence[Job], workers: int, watching: Watching, every: float = 0.5, options: Sequence[str] = ()
+) -> None:
     """Carry out what is not finished, `workers` at once. A failed run does not stop the others."""
     try:
         while True:
@@ -97,8 +104,7 @@ def sweep(jobs: Sequence[Job], workers: int, watching: Watching, every: float = 
             busy = sum(job.status == "running" for job in jobs)
             for job in jobs:
                 if busy < workers and job.status in ("waiting", "elsewhere"):
-                    _start(job)
-                    busy += job.status == "running"
+                    busy += _start(job, options)
             watching.looked(jobs)
             if all(job.status in ("finished", "failed") for job in jobs):
                 return
@@ -128,20 +134,19 @@ def time_left(jobs: Sequence[Job], workers: int) -> float | None:
     return max(total / workers, longest)
 
 
-def _start(job: Job) -> None:
-    """A process for this run, unless another one is at it."""
+def _start(job: Job, options: Sequence[str]) -> bool:
+    """A process for this run, unless another one is at it. Is there one now?"""
     lock = _locked(job.directory.path)
     if lock is None:
         job.status = "elsewhere"
-        return
+        return False
     if job.result is not None:  # whoever held the lock has finished it
         lock.close()
         job.status = "finished"
-        return
-    words = [sys.executable, "-m", "unseen", "run", "--resume", str(job.directory.path), "--workers", "1"]
+        return False
     with (job.directory.path / LOG).open("ab") as log:
         job.process = subprocess.Popen(
-            words,
+            [*command(job.directory.path), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -151,6 +156,7 @@ def _start(job: Job) -> None:
         )
     job.look()
     job.lock, job.status, job.first, job.started, job.ended = lock, "running", job.round, time.monotonic(), None
+    return True
 
 
 def _look_after(job: Job, watching: Watching) -> None:
@@ -162,10 +168,7 @@ def _look_after(job: Job, watching: Watching) -> None:
     if job.status != "running" or job.process is None:
         return
     code = job.process.poll()
-    before = job.round
     job.look()
-    if job.round > before:
-        job.ended = None
     if code is None:
         return
     job.process, job.ended = None, time.monotonic()
@@ -215,8 +218,3 @@ def last_words(log: Path) -> str:
         return ""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return next((line for line in reversed(lines) if line.startswith("Error:")), lines[-1] if lines else "")
-
-
-def waiting(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Runs that are not finished."""
-    return (job for job in jobs if job.status != "finished")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from unseen.cli import bench, data, evaluate, flower, methods, predict, run, show
+from unseen.cli import bench, data, evaluate, flower, methods, predict, report, run, show
 from unseen.cli.screen import errors
 from unseen.errors import UserError
 
@@ -54,6 +54,8 @@ app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command(
     "bench", epilog=bench.EXAMPLE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )(bench.bench)
+app.command("report", epilog=report.EXAMPLE)(report.report)
+app.command("cost", epilog=report.COST_EXAMPLE)(report.cost)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("protocols", epilog=methods.PROTOCOLS_EXAMPLE)(methods.protocols)
 app.add_typer(data.app, name="data")

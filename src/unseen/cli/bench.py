@@ -54,13 +54,18 @@ def bench(
     The same command again goes on where it was stopped. More methods or seeds later run only what is new.
     """
     given = {name: value for name, value in locals().items() if value is not None and name not in ("context", "file")}
+    from unseen.bench.recorders import check_recorders
+
     plan = {**(read_file(file) if file is not None else {}), **given, **passed_through(context.args)}
     folder = Path(plan.pop("out", "bench"))
     count, against = plan.pop("workers", None), plan.pop("baseline", None)
     if count is not None and count < 1:
         raise UserError(f"--workers must be at least 1, not {count}.")
+    logs = [plan["log"]] if isinstance(plan.get("log"), str) else plan.get("log", [])
+    plan.pop("log", None)
+    check_recorders(logs)
     todo, labels, domains = planned(plan)
-    carry_out(todo, folder, count, labels, domains, against)
+    carry_out(todo, folder, count, labels, domains, against, [word for name in logs for word in ("--log", name)])
 
 
 def passed_through(words: Sequence[str]) -> dict[str, Any]:
@@ -73,7 +78,8 @@ def passed_through(words: Sequence[str]) -> dict[str, Any]:
     app.command()(run_command.run)
     command = get_command(app)
     found = command.make_context("unseen bench", list(words)).params
-    given = {name: value for name, value in found.items() if value is not None and value != []}
+    given = {name: list(v) if isinstance(v, tuple) else v for name, v in found.items() if v is not None and v != ()}
+    given = {name: value for name, value in given.items() if value != []}
     for name in OWN:
         if name in given:
             raise UserError(f"A bench has no option --{name}; `unseen bench --help` lists its own.")
@@ -105,7 +111,11 @@ def planned(plan: Mapping[str, Any]) -> tuple[list[Settings], dict[str, str], li
     protocol = protocol_named(rest.get("data"), rest.get("protocol"))
     index = dataset(rest.get("data"), rest.get("protocol"), absolute(rest.get("root")))
     names = list(index.domains) if targets == "all" else [index.find(name) for name in _listed(targets, "targets")]
-    wanted = [int(s) for s in seeds] if isinstance(seeds, list) else read_seeds(None if seeds is None else str(seeds), protocol.seeds)
+    wanted = (
+        [int(s) for s in seeds]
+        if isinstance(seeds, list)
+        else read_seeds(None if seeds is None else str(seeds), protocol.seeds)
+    )
     todo: list[Settings] = []
     labels: dict[str, str] = {}
     bases: list[Settings] = []
@@ -154,7 +164,8 @@ def _with_fields(
             known = sorted({field for method, _, _ in variants for field in _fields(method)})
             raise UserError(f'None of the methods has a field "{name}".{nearest(name, known)}')
     found = [
-        (method, {**{k: v for k, v in fields.items() if _has(method, k)}, **own}, label) for method, own, label in variants
+        (method, {**{k: v for k, v in fields.items() if _has(method, k)}, **own}, label)
+        for method, own, label in variants
     ]
     for method, own, _ in found:
         spell_method(method, own)  # a wrong name or value is said before a large folder is read
@@ -168,7 +179,9 @@ def _fields(method: str) -> list[str]:
     from unseen.registry import parse
 
     parts = parts_of(parse(method))
-    return [f.name for part in parts for f in fields(part)] + [f"{part.name}.{f.name}" for part in parts for f in fields(part)]
+    return [f.name for part in parts for f in fields(part)] + [
+        f"{part.name}.{f.name}" for part in parts for f in fields(part)
+    ]
 
 
 def _has(method: str, field: str) -> bool:
@@ -177,7 +190,13 @@ def _has(method: str, field: str) -> bool:
 
 # --- carrying out ----------------------------------------------------------------------------------------------------
 def carry_out(
-    todo: Sequence[Settings], out: Path, workers: int | None, labels: Mapping[str, str], domains: Sequence[str], baseline: str | None
+    todo: Sequence[Settings],
+    out: Path,
+    workers: int | None,
+    labels: Mapping[str, str],
+    domains: Sequence[str],
+    baseline: str | None,
+    options: Sequence[str] = (),
 ) -> None:
     from unseen.api import spare_workers
     from unseen.bench.collect import collect, condition_of
@@ -194,7 +213,7 @@ def carry_out(
         f"{len(jobs)} runs, {len(jobs) - new} of them finished before; {budget(todo[0].plan)}; {at_once} at once; in {out}"
     )
     try:
-        sweep(jobs, at_once, shown)
+        sweep(jobs, at_once, shown, options=options)
     except KeyboardInterrupt:
         shown.close()
         shown.said("Stopped; the same command goes on, each run after its last finished round.")
@@ -210,7 +229,9 @@ def carry_out(
             if len(group.rows) > 1:
                 console.print(terminal(statistics_grid(group, baseline)))
     write_tables(collection, out / "tables", baseline)
-    console.print(f"tables: {out / 'tables'}   next: unseen report {out}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"tables: {out / 'tables'}   next: unseen report {out}", markup=False, highlight=False, soft_wrap=True
+    )
     if failed := [job for job in jobs if job.status == "failed"]:
         errors().print(
             f"{len(failed)} of {len(jobs)} runs failed; their logs are in log.txt of their directories, and the same command "
@@ -262,7 +283,9 @@ class PlainBoard:
 
     def looked(self, jobs: Sequence[Job]) -> None:
         if time.monotonic() - self.spoke > self.EVERY:
-            running = "; ".join(f"{_name(job)} {job.round}/{job.settings.plan.rounds}" for job in jobs if job.status == "running")
+            running = "; ".join(
+                f"{_name(job)} {job.round}/{job.settings.plan.rounds}" for job in jobs if job.status == "running"
+            )
             self.said(f"{self.total()}: {running}")
 
     def ended(self, job: Job) -> None:

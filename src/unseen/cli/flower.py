@@ -45,6 +45,7 @@ def init(
     timeout: Annotated[float, typer.Option(help="Seconds a round waits for a site.")] = 3600.0,
     host: Annotated[str, typer.Option(help="The coordinator's name, as the sites reach it.")] = "localhost",
     port: Annotated[int, typer.Option(help="The port that the proxy publishes.")] = 8443,
+    link_port: Annotated[int, typer.Option(help="The SuperLink's own port, on loopback.")] = 8000,
     out: Annotated[Path | None, typer.Option(help="Folder of the run directory. [default: FOLDER/runs]")] = None,
 ) -> None:
     """Write a ready Flower app: settings, proxy, README with every command."""
@@ -90,7 +91,7 @@ def init(
         timeout=timeout,
         out=absolute(out) or str(folder.expanduser().resolve() / "runs"),
     )
-    write_app(folder, deployment, host=host, port=port)
+    write_app(folder, deployment, host=host, port=port, link_port=link_port)
     results().print(f"wrote {folder}; every command is in {folder / 'README.md'}", highlight=False)
 
 

@@ -128,12 +128,16 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the run in this directory.", rich_help_panel=HOW)
     ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(help="Also tell tensorboard, mlflow or wandb, if installed; repeatable.", rich_help_panel=HOW),
+    ] = None,
 ) -> None:
     """Train on all domains but one, and test on that one.
 
     The same command again goes on where it was stopped; a finished run is not run again.
     """
-    given = {name: value for name, value in locals().items() if value is not None and name not in ("workers", "resume")}
+    given = {name: value for name, value in locals().items() if value is not None and name not in ("workers", "resume", "log")}
     if resume is not None:
         if given:
             option = "--set" if "field" in given else f"--{next(iter(given)).replace('_', '-')}"
@@ -146,7 +150,7 @@ def run(
         which = f"run {number} of {len(todo)}: " if len(todo) > 1 else ""
         about = f"{chosen.method} on {chosen.data}, unseen {chosen.target}, seed {chosen.seed}, {budget(chosen.plan)}"
         errors().print(which + about, markup=False, highlight=False, soft_wrap=True)
-        finished.append(_carry_out(chosen, folder, workers))
+        finished.append(_carry_out(chosen, folder, workers, log or []))
         report(finished[-1])
     if len(finished) > 1:
         results().print(table(finished))
@@ -214,13 +218,17 @@ def _resumed(path: Path) -> Settings:
     return settings
 
 
-def _carry_out(chosen: Settings, out: Path, workers: int | None) -> Result:
+def _carry_out(chosen: Settings, out: Path, workers: int | None, log: list[str]) -> Result:
     from unseen.api import carry_out
+    from unseen.bench.recorders import Fan, record
     from unseen.bench.records import directory_for
 
     shown = screen()
+    recorders = record(log, directory_for(chosen, out), chosen)
     try:
-        result = carry_out(chosen, out=out, workers=workers, watcher=shown)
+        result = carry_out(chosen, out=out, workers=workers, watcher=Fan(shown, *recorders))
+        for recorder in recorders:
+            recorder.finished(result.summary)
     except KeyboardInterrupt:
         shown.close()
         path = directory_for(chosen, out)
@@ -230,6 +238,8 @@ def _carry_out(chosen: Settings, out: Path, workers: int | None) -> Result:
         raise typer.Exit(130) from None
     finally:
         shown.close()
+        for recorder in recorders:
+            recorder.close()
     if not shown.started:
         shown.said("This run was finished before; here is its result.")
     return result

@@ -45,7 +45,7 @@ class DANN(Method):
         return net
 
     def prepare(self, work: Work) -> None:
-        held = work.site.train.domains.unique()
+        held = work.site.train.domains.unique()  # type: ignore[no-untyped-call]
         if int(held.max()) >= self.domains:
             raise UserError(f"dann: this dataset has more than {self.domains} domains; set domains to their number.")
         work.scratch["dann.several"] = len(held) > 1

@@ -40,7 +40,7 @@ from unseen.nets.norms import (
     ruled,
     twin,
 )
-from unseen.types import Batch, Share, Work
+from unseen.types import Batch, Share, Tensors, Work
 
 ADAPTERS = "adapters"  # the name of the adapters among the net's extras
 
@@ -163,6 +163,9 @@ class Adapter(WithGlobalStatistics):
         with ruled(net, Adapted(net)):
             logits: Tensor = net(x)
         return logits
+
+    def inspect(self, net: Net, x: Tensor) -> Tensors:
+        return {"alpha": torch.stack(alphas(net, x), dim=1)}
 
 
 class StatisticsAdapter(nn.Module):

@@ -4,9 +4,9 @@ Xu, Liu, Yang, Raffel, Niethammer: Robust and Generalizable Visual Representatio
 ICLR 2021.
 
 The box: a view of a batch is the batch convolved with a random 3 x 3 x k x k kernel, k drawn from {1, 3, 5, 7},
-entries from N(0, 1 / (3 k^2)); with probability `original` it is the batch itself; with `mixing` it is alpha times the
-batch and 1 - alpha times the convolved one. A client minimises the cross-entropy of the first view plus `weight` times
-the mean KL divergence of the three views' predictions from their mean. The rest is FedAvg.
+entries from N(0, 1 / (3 k^2)), mixed with the batch itself at a share alpha ~ U(0, 1) (or, without `mixing`, left alone
+with probability `original`). A client minimises the cross-entropy of the first view plus `weight` times the mean KL
+divergence of the three views' predictions from their mean. The rest is FedAvg.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class RandConv(Method):
     name: ClassVar[str] = "randconv"
 
     kernels: tuple[int, ...] = (1, 3, 5, 7)  # sizes k that a kernel is drawn from
-    mixing: bool = False  # mix with the images, at a share alpha ~ U(0, 1) (RC_mix) instead of replacing them (RC_img)
-    original: float = 0.5  # p, the chance that a view is the images themselves; not used with mixing
+    mixing: bool = True  # mix with the images, at a share alpha ~ U(0, 1) (RC_mix) instead of replacing them (RC_img)
+    original: float = 0.5  # without mixing: p, the chance that a view is the images themselves
     weight: float = 10.0  # lambda of the consistency of views; 0 trains on one view
     views: int = 3  # predictions that must agree
 

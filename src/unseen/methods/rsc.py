@@ -44,4 +44,5 @@ class RSC(Method):
             before, after = logits.softmax(1), head(z * low).softmax(1)
             fall = (before - after).gather(1, labels[:, None])
             spared = fall < torch.quantile(fall, 1 - self.batch)
-        return low | spared
+        kept: Tensor = low | spared
+        return kept

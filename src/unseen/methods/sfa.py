@@ -52,12 +52,12 @@ class SFA(Method):
     def _along_class(self, work: Work, z: Tensor, labels: Tensor, drawn: Tensor) -> Tensor:
         """Standard normal draws turned into draws from N(0, S_c); S_c is brought up to date first."""
         beta, size = torch.zeros_like(drawn), z.shape[1]
-        for label in labels.unique().tolist():
+        for label in sorted(set(labels.tolist())):
             rows = labels == label
-            known = [work.memory.get(f"{label}/{name}") for name in ("count", "mean", "covariance")]
-            blank = [torch.zeros(()), torch.zeros(size), torch.zeros(size, size)]
-            now = joined(*(old if old is not None else new for old, new in zip(known, blank, strict=True)), z[rows])
-            for name, value in zip(("count", "mean", "covariance"), now, strict=True):
-                work.memory[f"{label}/{name}"] = value
-            beta[rows] = drawn[rows] @ torch.linalg.cholesky(now[2] + RIDGE * torch.eye(size)).T
+            count = work.memory.get(f"{label}/count", torch.zeros(()))
+            mean = work.memory.get(f"{label}/mean", torch.zeros(size))
+            spread = work.memory.get(f"{label}/covariance", torch.zeros(size, size))
+            count, mean, spread = joined(count, mean, spread, z[rows])
+            work.memory.update({f"{label}/count": count, f"{label}/mean": mean, f"{label}/covariance": spread})
+            beta[rows] = drawn[rows] @ torch.linalg.cholesky(spread + RIDGE * torch.eye(size)).T
         return beta

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from unseen.chance import numpy_generator
 from unseen.errors import UserError
 from unseen.method import Method
-from unseen.nets.attention import Attention, Highlighter, Similarity, first, highlighter_of
+from unseen.nets.attention import Attention, Highlighter, Similarity, attention_maps, first, highlighter_of
 from unseen.nets.net import Net
 from unseen.nets.style_space import (
     Rows,
@@ -285,6 +285,9 @@ class StableFDG(Method):
             features = torch.cat([features, highlighter_of(net)(maps)], dim=1)
         logits: Tensor = net.head(features)
         return logits
+
+    def inspect(self, net: Net, x: Tensor) -> Tensors:
+        return {} if self.style_only else {"attention": attention_maps(net, x)}
 
 
 def around(styles: Tensor, drawn: Tensor, own: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -131,4 +131,5 @@ def discrepancy(a: Tensor, b: Tensor) -> Tensor:
 
 def class_discrepancy(a: Tensor, b: Tensor, labels: Tensor) -> Tensor:
     """The mean of the classes' discrepancies."""
-    return torch.stack([discrepancy(a[labels == label], b[labels == label]) for label in labels.unique()]).mean()
+    present = labels.unique()  # type: ignore[no-untyped-call]
+    return torch.stack([discrepancy(a[labels == label], b[labels == label]) for label in present]).mean()

@@ -192,7 +192,7 @@ def rearranged(x: Tensor, orders: Tensor, grid: int = 3) -> Tensor:
     inner = x[:, :, top : top + grid * height, left : left + grid * width]
     tiles = inner.reshape(len(x), 3, grid, height, grid, width).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
     picked = tiles[torch.arange(len(x), device=x.device)[:, None], orders.to(x.device)]
-    back = picked.unflatten(1, (grid, grid)).permute(0, 3, 1, 4, 2, 5).reshape(inner.shape)
+    back = picked.reshape(len(x), grid, grid, 3, height, width).permute(0, 3, 1, 4, 2, 5).reshape(inner.shape)
     out = x.clone()
     out[:, :, top : top + grid * height, left : left + grid * width] = back
     return out

@@ -88,5 +88,5 @@ class Restyle(nn.Module):
         rows, given = take(self.bank, len(maps), self.share)
         own = style_of(maps)
         mean, std = own.mean.clone(), own.std.clone()
-        mean[rows.to(maps.device)], std[rows.to(maps.device)] = (part.to(maps.device) for part in given.unbind(1))
+        mean[rows.to(maps.device)], std[rows.to(maps.device)] = (part.to(mean) for part in given.unbind(1))
         return restyle(maps, mean, std, own)

@@ -164,7 +164,9 @@ def cost_grid(group: Group) -> Grid:
             number = row.numbers(name).mean
             cells.append(Entry("-" if math.isnan(number) else show(number), number=number))
         grid.rows.append(cells)
-    grid.notes.append("Seconds are of this machine, with whatever else ran on it; `unseen cost` measures ratios side by side.")
+    grid.notes.append(
+        "Seconds are of this machine, with whatever else ran on it; `unseen cost` measures ratios side by side."
+    )
     return grid
 
 

@@ -1,4 +1,4 @@
-"""A deployment as the flat keys of a Flower app: `[tool.flwr.app.config]` and `flwr run --run-config` know no others."""
+"""A deployment as the flat keys of a Flower app: those of `[tool.flwr.app.config]` and `flwr run --run-config`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from unseen.bench.protocol import Settings
@@ -94,7 +93,7 @@ def _converted(key: str, value: Any, hint: Any) -> Any:
     else:
         fits = type(value) is hint
     if not fits:
-        raise UserError(f'The run config has {key}={value!r}, which does not fit; see the comments in pyproject.toml.')
+        raise UserError(f"The run config has {key}={value!r}, which does not fit; see the comments in pyproject.toml.")
     return value
 
 
@@ -120,7 +119,3 @@ def toml_lines(config: Mapping[str, Value]) -> Iterator[str]:
     """The keys as lines of a TOML table. JSON's strings, numbers and booleans are TOML's."""
     for key, value in config.items():
         yield f"{key} = {json.dumps(value)}"
-
-
-def absolute(path: str) -> str:
-    return str(Path(path).expanduser().resolve()) if path else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +27,19 @@ app = ServerApp()
 
 
 class Lines:
-    """One line per event: `flwr run --stream` and `flwr log` show them."""
+    """One line per event: `flwr run --stream` and `flwr log` show them, and the run directory keeps them in log.txt."""
+
+    def __init__(self) -> None:
+        self.file: Path | None = None
 
     def began(self, settings: Settings, clients: int, first: int, last: int) -> None:
         self.said(f"{settings.method}: rounds {first} to {last} with {clients} sites")
 
     def round(self, line: dict[str, Any]) -> None:
         validation = line.get("validation", {}).get("accuracy")
-        words = f"round {line['round']}: loss {line['loss']:.4f}" if line["loss"] is not None else f"round {line['round']}"
+        words = f"round {line['round']}: {', '.join(line['clients'])}"
+        if line["loss"] is not None:
+            words += f", loss {line['loss']:.4f}"
         if validation is not None:
             words += f", validation after round {line['validation']['round']} {100 * validation:.2f} %"
         self.said(words)
@@ -42,9 +48,12 @@ class Lines:
 
     def said(self, sentence: str) -> None:
         print(f"unseen: {sentence}", flush=True)
+        if self.file is not None:
+            with self.file.open("a") as file:
+                file.write(f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} {sentence}\n")
 
 
-@app.main()
+@app.main()  # type: ignore[untyped-decorator]
 def main(grid: Grid, context: Context) -> None:
     lines = Lines()
     try:
@@ -61,6 +70,7 @@ def _run(deployment: Deployment, grid: Grid, lines: Lines) -> None:
     if directory.result() is not None:
         lines.said(f"this run is finished: {directory.path}")
         return
+    lines.file = directory.path / "log.txt"
     lines.said(f"run directory {directory.path}")
     about = {"settings": json.dumps(settings.to_json())}
     engine = FlowerEngine(
@@ -77,7 +87,8 @@ def _run(deployment: Deployment, grid: Grid, lines: Lines) -> None:
     engine.tell("classes", json.dumps(classes))
     method = parse(settings.method, settings.fields)
     net = build_net(settings, method, len(classes))
-    assembly = Assembly(settings, method, settings.plan, classes, {}, _target(deployment, classes), net, method.share(net))
+    target, share = _target(deployment, classes), method.share(net)
+    assembly = Assembly(settings, method, settings.plan, classes, {}, target, net, share)
     result = Trial(assembly, directory, engine, lines).run()
     lines.said(f"finished: round {result.selected_round} was selected; {result.summary['ledger']}")
 
@@ -87,7 +98,7 @@ def _fitting(deployment: Deployment) -> Settings:
     if deployment.target_folder:
         return settings
     if settings.plan.server_selection == "oracle":
-        raise UserError("server-selection oracle needs the unseen site's images: give target-folder, or take validation.")
+        raise UserError("server-selection oracle needs the unseen site's images: give target-folder, or validation.")
     return replace(settings, test_every=0)  # nobody has what would be tested on
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -15,7 +16,9 @@ from unseen.types import ClientId, Order, Reply
 
 POLL = 0.25  # seconds between two looks for replies; Flower's own loop takes 3
 REMIND = 60.0  # seconds between two sentences about the same wait
-NODE_UNAVAILABLE = 5  # Flower's code for a node whose heartbeat stopped
+# Flower's codes for silence: order or reply expired, the node's heartbeat stopped, the process that had the task died.
+# Such a site is asked for a sign of life before it gets another order; every other error is an answer.
+SILENCE = frozenset({3, 4, 5, 8})
 
 
 class FlowerEngine:
@@ -36,7 +39,7 @@ class FlowerEngine:
     ) -> None:
         self._grid, self._about, self._sites = grid, dict(about), sorted(sites)
         self._minimum, self._timeout, self._said = minimum, timeout, said
-        self._roll = RollCall(grid, said)
+        self._roll = RollCall(grid, frozenset(sites), said)
 
     def clients(self) -> Sequence[ClientId]:
         return self._sites
@@ -46,7 +49,7 @@ class FlowerEngine:
         self._about[key] = value
 
     def ask(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
-        """Replies in the clients' order. A client that is not there is missing; fewer than the minimum are waited for."""
+        """Replies in the clients' order. Who is not there is missing; fewer than the minimum are waited for."""
         chief = [client for client, order in orders.items() if order.kind != "evaluate"] or list(orders)
         needed = min(self._minimum, len(chief))
         replies: dict[ClientId, Reply] = {}
@@ -80,9 +83,8 @@ class FlowerEngine:
             for message in self._grid.pull_messages(list(waiting)):
                 client = waiting.pop(message.metadata.reply_to_message_id)
                 number = orders[client][1].round
-                if message.has_error() and message.error.code == NODE_UNAVAILABLE:
-                    self._said(f'The site "{client}" went away in round {number}.')
-                    self._roll.forget(client)
+                if message.has_error() and message.error.code in SILENCE:
+                    self._silent(client, number)
                     continue
                 try:
                     replies[client] = _opened(client, message)
@@ -92,10 +94,12 @@ class FlowerEngine:
             if waiting:
                 time.sleep(POLL)
         for client in waiting.values():
-            number = orders[client][1].round
-            self._said(f'No reply from the site "{client}" within {self._timeout:g} s in round {number}.')
-            self._roll.forget(client)
+            self._silent(client, orders[client][1].round)
         return replies
+
+    def _silent(self, client: ClientId, number: int) -> None:
+        self._said(f'The site "{client}" gave no reply in round {number} (it has {self._timeout:g} s).')
+        self._roll.forget(client)
 
     def _wait_for(self, clients: Sequence[ClientId], count: int) -> None:
         """Until so many of the clients are there, for ever; says so once a minute."""
@@ -118,7 +122,8 @@ class FlowerEngine:
         self._roll.look()
         while (absent := [c for c in self._sites if c not in self._roll.nodes]) and time.monotonic() < deadline:
             if time.monotonic() >= say:
-                self._said(f"{len(self._roll.nodes)} of {len(self._sites)} sites are connected; waiting for {', '.join(absent)}.")
+                there = len(self._sites) - len(absent)
+                self._said(f"{there} of {len(self._sites)} sites are connected; waiting for {', '.join(absent)}.")
                 say = time.monotonic() + REMIND
             time.sleep(POLL)
             self._roll.look()
@@ -133,10 +138,12 @@ class RollCall:
     """Which node is which site: asked once per node, again after it fell silent."""
 
     grid: Grid
+    sites: frozenset[ClientId]
     said: Callable[[str], None]
     nodes: dict[ClientId, int] = field(default_factory=dict)
     classes: dict[ClientId, list[str]] = field(default_factory=dict)
     asking: dict[str, int] = field(default_factory=dict)  # message -> node
+    unfit: set[int] = field(default_factory=set)  # nodes that cannot take part, until they leave
 
     def look(self) -> None:
         online = set(self.grid.get_node_ids())
@@ -144,13 +151,15 @@ class RollCall:
             if node not in online:
                 self.said(f'The site "{site}" is no longer connected.')
                 del self.nodes[site]
-        for node in sorted(online - set(self.nodes.values()) - set(self.asking.values())):
+        self.unfit &= online
+        self.asking = {name: node for name, node in self.asking.items() if node in online}
+        for node in sorted(online - set(self.nodes.values()) - set(self.asking.values()) - self.unfit):
             self._ask(node)
         if self.asking:
             for message in self.grid.pull_messages(list(self.asking)):
                 node = self.asking.pop(message.metadata.reply_to_message_id)
-                if node in online and not message.has_error():
-                    self._heard(node, message.content["hello"])
+                if not message.has_error():
+                    self._heard(node, message.content.config_records.get("hello", ConfigRecord({})))
 
     def forget(self, site: ClientId) -> None:
         """A site that fell silent is there again when it answers."""
@@ -163,12 +172,15 @@ class RollCall:
             self.asking[name] = node
 
     def _heard(self, node: int, answer: ConfigRecord) -> None:
-        if SENTENCE in answer:
-            raise UserError(f"A SuperNode cannot take part: {answer[SENTENCE]}")
-        site = str(answer["site"])
-        # Without a key a restarted node has a new id, and the old one may still be listed: the newest that answers counts.
+        site = str(answer.get("site", ""))
+        if SENTENCE in answer or site not in self.sites:
+            why = str(answer[SENTENCE]) if SENTENCE in answer else f'its site "{site}" is not one of this run.'
+            self.said(f"A SuperNode cannot take part: {why}")
+            self.unfit.add(node)
+            return
+        # Without a key a restarted node has a new id, and the old one may still be listed: who answered last counts.
         self.nodes[site] = node
-        self.classes[site] = [str(c) for c in answer["classes"]]
+        self.classes[site] = [str(c) for c in cast(list[object], answer.get("classes", []))]
 
 
 def _opened(client: ClientId, message: Message) -> Reply:

@@ -1,9 +1,9 @@
 """A process that stays beside a SuperNode and runs the *installed* ClientApp, never code that a run brings.
 
-Flower's own worker installs the bundle that comes with a run and imports its ClientApp: whoever may start a run may run Python
-at every site. A SuperNode started with `--isolation process` runs nothing itself; this process takes its tasks instead, and
-knows one ClientApp only. It also saves the start of a process (flwr, torch, ...) per message. It needs functions of Flower
-that are not public: flwr is pinned to 1.41, and the deployment's tests run through here.
+Flower's own worker installs the bundle that comes with a run and imports its ClientApp: whoever may start a run may run
+Python at every site. A SuperNode started with `--isolation process` runs nothing itself; this process takes its tasks
+instead, and knows one ClientApp only. It also saves the start of a process (flwr, torch, ...) per message. It needs
+functions of Flower that are not public: flwr is pinned to 1.41, and the deployment's tests run through here.
 """
 
 from __future__ import annotations

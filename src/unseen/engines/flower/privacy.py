@@ -1,9 +1,9 @@
 """Flower's local differential privacy for what a site sends, set by the site itself in its node config.
 
-The update of the net's parameters is clipped to the norm `clip` and Gaussian noise is added by Flower's `LocalDpMod`, for
-(epsilon, delta) per round and for the site's images as a whole. Everything else that a reply could tell is not sent: running
-statistics go back as they came, and a method that sends statistics beyond the model is refused. The numbers in the reply
-(images, loss, accuracy) are sent as they are.
+The update of the net's parameters is clipped to the norm `clip` and Gaussian noise is added by Flower's `LocalDpMod`,
+for (epsilon, delta) per round and for the site's images as a whole. Everything else that a reply could tell is not sent:
+running statistics go back as they came, and a method that sends statistics beyond the model is refused. The numbers in the
+reply (images, loss, accuracy) are sent as they are.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ def guarded(reply: Reply, order: Order, privacy: LocalPrivacy, net: Net, context
     parameters = [name for name, _ in net.named_parameters() if name in reply.state]
     unknown = [name for name in reply.state if name not in order.state]
     if unknown:
-        raise UserError(f'local privacy needs "{unknown[0]}" to be sent to the site before it is sent back; use fedavg or fedprox')
-    noisy = _through_flower({n: order.state[n] for n in parameters}, {n: reply.state[n] for n in parameters}, privacy, context)
+        raise UserError(
+            f'local privacy clips the change of what the server sent, and "{unknown[0]}" was not sent; use fedavg or fedprox'
+        )
+    before, after = ({name: state[name] for name in parameters} for state in (order.state, reply.state))
+    noisy = _through_flower(before, after, privacy, context)
     return replace(reply, state={name: noisy.get(name, order.state[name]) for name in reply.state})
 
 

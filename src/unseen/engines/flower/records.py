@@ -1,4 +1,4 @@
-"""Orders and replies as Flower records: ArrayRecord for tensors, MetricRecord for numbers, ConfigRecord for the rest."""
+"""Orders and replies as Flower's records: ArrayRecord for tensors, MetricRecord for numbers, ConfigRecord else."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Unreadable(Exception):
 class Press:
     """Tensors -> records, each state once: what goes to all clients is written (and hashed) a single time.
 
-    Flower moves every Array as objects of their own, a request each, six times on the way from server to site: a net of 300
-    tensors would need thousands of requests per site and round. So the tensors of one dtype travel as one flat Array, and
-    their names and shapes beside it.
+    Flower moves every Array as objects of their own, a request each, on each of six ways between server and site: a net
+    of 300 tensors would need thousands of requests per site and round. So the tensors of one dtype travel as one flat
+    Array, and their names and shapes beside it.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,8 @@ def order_content(client: ClientId, order: Order, about: Mapping[str, str], pres
 
 def read_order(content: RecordDict, kind: Kind) -> Order:
     config = content["order"]
-    return Order(kind, int(config["round"]), read_arrays(content, "state"), read_arrays(content, "brief"), bool(config["evaluate"]))
+    state, brief = read_arrays(content, "state"), read_arrays(content, "brief")
+    return Order(kind, int(config["round"]), state, brief, bool(config["evaluate"]))
 
 
 def reply_content(reply: Reply) -> RecordDict:
@@ -92,7 +93,7 @@ def reply_content(reply: Reply) -> RecordDict:
 
 
 def read_reply(client: ClientId, content: RecordDict) -> Reply:
-    """A reply of the client that the server asked, whatever it calls itself. What it claims is checked, not believed."""
+    """A reply of the client that was asked, whatever it calls itself. What it claims is checked, not believed."""
     try:
         config = content["reply"]
         kind, number, examples = config["kind"], config["round"], config["examples"]

@@ -40,7 +40,9 @@ def write_app(
         "method": deployment.settings.method,
         "sites": ", ".join(deployment.sites),
         "first": deployment.sites[0],
-        "register": "\n".join(f"flwr supernode register {folder}/keys/{site}.pub coordinator" for site in deployment.sites),
+        "register": "\n".join(
+            f"flwr supernode register {folder}/keys/{site}.pub coordinator" for site in deployment.sites
+        ),
         "out": deployment.out,
         "package": PACKAGE,
         "home": f"{folder}/flower",
@@ -99,15 +101,15 @@ def write_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = ("loca
             .not_valid_after(now + datetime.timedelta(days=365))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         )
         if authority:
             usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
             builder = builder.add_extension(usage, critical=True)
         else:
-            builder = builder.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False
+            )
         return builder.sign(signer, hashes.SHA256()).public_bytes(pem)
 
     def _name(host: str) -> x509.GeneralName:

@@ -49,7 +49,7 @@ def simulate(todo: Sequence[Settings], out: Path | None, watcher: Watcher | None
 def _start_ray(waiting: Sequence[tuple[Assembly, RunDirectory]], watcher: Watcher) -> None:
     server_app = ServerApp()
 
-    @server_app.main()
+    @server_app.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
         with one_thread():  # this is another thread than the caller's
             for assembly, directory in waiting:

@@ -61,7 +61,9 @@ class Own:
     def read(cls, config: Mapping[str, Any]) -> Own:
         for key in ("site", "folder"):
             if not config.get(key):
-                raise UserError(f'The SuperNode has no "{key}"; start it with --node-config \'site="NAME" folder="FOLDER"\'.')
+                raise UserError(
+                    f'The SuperNode has no "{key}"; start it with --node-config \'site="NAME" folder="FOLDER"\'.'
+                )
         home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
         return cls(
             site=str(config["site"]),
@@ -74,7 +76,7 @@ class Own:
         )
 
 
-@app.query("hello")
+@app.query("hello")  # type: ignore[untyped-decorator]
 def hello(message: Message, context: Context) -> Message:
     """Who is this, and which classes does it have?"""
     try:
@@ -86,17 +88,17 @@ def hello(message: Message, context: Context) -> Message:
     return Message(RecordDict({"hello": answer}), reply_to=message)
 
 
-@app.query("survey")
+@app.query("survey")  # type: ignore[untyped-decorator]
 def survey(message: Message, context: Context) -> Message:
     return _carry_out("survey", message, context)
 
 
-@app.train()
+@app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
     return _carry_out("train", message, context)
 
 
-@app.evaluate()
+@app.evaluate()  # type: ignore[untyped-decorator]
 def evaluate(message: Message, context: Context) -> Message:
     return _carry_out("evaluate", message, context)
 
@@ -159,7 +161,7 @@ def _net(settings: Settings, own: Own, classes: int) -> Net:
         return net
     if settings.weights != "imagenet" and own.weights is None:
         raise UserError(
-            f'The run begins with a file of weights, and "{settings.method}" keeps some of them at each site: give this '
-            f"site's SuperNode the same file as weights in its node config."
+            f'The run begins with a file of weights, and "{settings.method}" keeps some of them at each site: name the '
+            f"same file as weights in this site's node config."
         )
     return build_net(replace(settings, weights=own.weights or settings.weights), method, classes)

@@ -1,0 +1,185 @@
+"""What a method costs beside FedAvg: parameters, bytes, and times of a step and of inference, as ratios measured side
+by side.
+
+Methods take turns, several times, on one thread; processor time is measured, and the fastest of each one's measurements
+counts: what else the machine does then hits all of them alike. A step's time is that of an order with n + 1 steps less
+that of an order with one, by n: loading the state and replying fall out.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unseen.bench.run import one_thread
+from unseen.client import Workshop
+from unseen.drawer import Drawer
+from unseen.ledger import Ledger
+from unseen.measure import measure
+from unseen.nets.backbones import create_net
+from unseen.nets.net import Net
+from unseen.registry import parse
+from unseen.server import federate
+from unseen.tensors import snapshot
+from unseen.types import Batch, ClientId, OptimizerPlan, Order, Plan, Reply, Server, Site
+
+BASELINE = "fedavg"
+CLIENTS = ("one", "two")  # two: a method that exchanges something needs another one
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One method's numbers; ratios are to FedAvg."""
+
+    method: str
+    parameters: int
+    step_seconds: float
+    inference_seconds: float
+    step_ratio: float
+    inference_ratio: float
+    bytes_up: float
+    bytes_down: float
+    bytes_up_statistics: float
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Random images, as an ImageSet."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def labels(self) -> Tensor:
+        return self.y
+
+    @property
+    def domains(self) -> Tensor:
+        return torch.zeros_like(self.y)
+
+    def batch(self, indices: Tensor) -> Batch:
+        return Batch(self.x[indices], self.y[indices], torch.zeros_like(self.y[indices]))
+
+
+def noise(count: int, size: int, classes: int) -> Noise:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.rand(count, 3, size, size, generator=rng).contiguous(memory_format=torch.channels_last)
+    return Noise(x, torch.arange(count) % classes)
+
+
+class Recording:
+    """An engine in this process that remembers the last train orders."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self.workshop = workshop
+        self.orders: dict[ClientId, Order] = {}
+
+    def clients(self) -> Sequence[ClientId]:
+        return CLIENTS
+
+    def ask(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
+        for client, order in orders.items():
+            if order.kind == "train":
+                self.orders[client] = order
+            yield self.workshop.carry_out(client, order)
+
+
+class Candidate:
+    """One method, ready to be measured."""
+
+    def __init__(self, name: str, plan: Plan, folder: Path, images: Noise, net_of: Callable[[], Net]) -> None:
+        self.name, self.plan, self.images = name, plan, images
+        method = parse(name)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            net = method.build(net_of())
+        sites = {client: Site(client, images, images) for client in CLIENTS}
+        self.workshop = Workshop(method, net, plan, sites.__getitem__, Drawer(folder / name), lambda x, rng: x)
+        engine, self.ledger = Recording(self.workshop), Ledger()
+        share = self.workshop.share
+        server = Server(snapshot(net, sorted(share.up | share.down)), plan.seed)
+        for played in federate(method, share, plan, engine, server, self.ledger):
+            if played.round < plan.rounds:  # every client was new, and got more than it will later
+                self.ledger.entries.clear()
+                self.ledger.trips = 0
+        self.order = engine.orders[CLIENTS[0]]
+        self.step = self.inference = float("inf")
+
+    def time_steps(self, steps: int) -> None:
+        seconds = []
+        for count in (1, steps + 1):
+            self.workshop.plan = replace(self.plan, local_steps=count)
+            started = time.process_time()
+            self.workshop.carry_out(CLIENTS[0], self.order)
+            seconds.append(time.process_time() - started)
+        self.step = min(self.step, max(0.0, seconds[1] - seconds[0]) / steps)
+
+    def time_inference(self) -> None:
+        started = time.process_time()
+        measure(self.workshop.method.predict, self.workshop.net, self.images, self.plan)
+        self.inference = min(self.inference, time.process_time() - started)
+
+
+def measure_costs(
+    methods: Sequence[str],
+    *,
+    backbone: str = "convnet",
+    image_size: int = 32,
+    batch_size: int = 32,
+    classes: int = 7,
+    bottleneck: int | None = None,
+    steps: int = 3,
+    repeats: int = 5,
+    said: Callable[[str], None] = lambda sentence: None,
+) -> list[Cost]:
+    """FedAvg first, then the methods in their order."""
+    names = list(dict.fromkeys([BASELINE, *methods]))
+    plan = Plan(
+        rounds=2,
+        batch_size=batch_size,
+        optimizer=OptimizerPlan(lr=0.001, momentum=0.9),
+        seed=0,
+        local_epochs=None,
+        local_steps=1,
+        server_selection="last",
+    )
+    images = noise(max(2 * batch_size, 2 * classes), image_size, classes)
+
+    def net_of() -> Net:
+        return create_net(backbone, classes, image_size=image_size, bottleneck=bottleneck, weights="none", seed=0)
+
+    with tempfile.TemporaryDirectory(prefix="unseen-cost-") as folder, one_thread():
+        candidates = []
+        for name in names:
+            said(f"preparing {name}")
+            candidates.append(Candidate(name, plan, Path(folder), images, net_of))
+        for repeat in range(repeats):
+            said(f"measuring, {repeat + 1} of {repeats}")
+            for one in candidates:
+                one.time_steps(steps)
+            for one in candidates:
+                one.time_inference()
+    base = candidates[0]
+    return [
+        Cost(
+            method=one.name,
+            parameters=sum(p.numel() for p in one.workshop.net.parameters()),
+            step_seconds=one.step,
+            inference_seconds=one.inference * batch_size / len(images),
+            step_ratio=one.step / base.step if base.step else float("nan"),
+            inference_ratio=one.inference / base.inference,
+            bytes_up=one.ledger.per_trip("up"),
+            bytes_down=one.ledger.per_trip("down"),
+            bytes_up_statistics=one.ledger.per_trip("up", "statistics"),
+        )
+        for one in candidates
+    ]

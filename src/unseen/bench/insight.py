@@ -1,0 +1,162 @@
+"""A look into a finished run's model, for the report: features, predictions and what the method shows of itself.
+
+Written once into the run directory (insight.safetensors), because the report reads records and runs no models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unseen.bench.model import Trained, load_trained
+from unseen.bench.protocol import Settings
+from unseen.bench.records import RunDirectory
+from unseen.chance import numpy_generator
+from unseen.data.catalog import load_index
+from unseen.data.split import partition
+from unseen.data.store import Store, open_store
+from unseen.files import write_tensors
+from unseen.measure import EVALUATION_BATCH
+from unseen.nets.net import Net
+from unseen.types import Tensors
+
+FILE = "insight.safetensors"
+UNSEEN, SEEN, SHOWN = 240, 80, 12  # images of the target, of each source, and shown ones of each kind (right, wrong)
+THUMB = 64  # px, at most
+
+
+def look_into(directory: RunDirectory) -> Path:
+    """The run's insight, made now or before."""
+    path = directory.path / FILE
+    if not path.exists():
+        write_tensors(path, *_insight(load_trained(directory.path, device="cpu")))
+    return path
+
+
+def _insight(trained: Trained) -> tuple[Tensors, dict[str, object]]:
+    settings = trained.settings
+    index = load_index(settings.data, Path(settings.root) if settings.root else None)
+    store = open_store(index, settings.image_size, skip_broken=settings.skip_broken, progress=False)
+    index = store.index
+    domains = [*index.sources(settings.target), settings.target]
+    rows = [_some(store, domain, UNSEEN if domain == settings.target else SEEN) for domain in domains]
+    domain = torch.cat([torch.full((len(own),), d) for d, own in enumerate(rows)])
+    chosen = torch.cat(rows)
+    scores, features = _run(trained, store, chosen)
+    labels = store.images.labels[chosen]
+    tensors: Tensors = {"place": _plane(features), "label": labels, "domain": domain}
+    unseen = torch.nonzero(domain == len(domains) - 1)[:, 0]
+    shown = _shown(scores[unseen], labels[unseen])
+    at = chosen[unseen[shown]]
+    probability, prediction = scores[unseen[shown]].softmax(1).max(1)
+    tensors |= {
+        "image": _thumbs(store, at),
+        "image.label": labels[unseen[shown]],
+        "image.prediction": prediction,
+        "image.probability": probability,
+    }
+    trained.net.eval()
+    with torch.inference_mode():
+        own = trained.method.inspect(trained.net, store.images.batch(at).x) if len(at) else {}
+        every = trained.method.inspect(trained.net, store.images.batch(chosen[unseen[:EVALUATION_BATCH]]).x)
+    tensors |= {f"shown/{name}": _small(value.float()) for name, value in own.items()}
+    tensors |= {f"inspected/{name}": value.float() for name, value in every.items() if value.dim() == 2}
+    return tensors, {
+        "domains": domains,
+        "classes": list(trained.classes),
+        "target": settings.target,
+        "clients": clients_of(settings, store),
+    }
+
+
+def clients_of(settings: Settings, store: Store) -> dict[str, list[list[int]]]:
+    """Who has how many images: client -> a list per source domain of numbers by class."""
+    index = store.index
+    sources = index.sources(settings.target)
+    found = {}
+    for client, rows in partition(index, sources, settings.partition, settings.seed).items():
+        table = np.zeros((len(index.domains), len(index.classes)), dtype=np.int64)
+        np.add.at(table, (index.domain[rows], index.label[rows]), 1)
+        found[client] = [table[index.domains.index(domain)].tolist() for domain in sources]
+    return found
+
+
+def _some(store: Store, domain: str, count: int) -> Tensor:
+    """Rows of a domain, drawn the same way for every run."""
+    rows = store.index.rows(domain)
+    order = numpy_generator(0, client=domain, purpose="insight").permutation(len(rows))
+    return torch.from_numpy(np.sort(rows[order[:count]]))
+
+
+def _run(trained: Trained, store: Store, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits by the method's own rule, and what its head saw meanwhile."""
+    scores, features = [], []
+    trained.net.eval()
+    for part in torch.split(rows, EVALUATION_BATCH):
+        x = store.images.batch(part).x
+        with torch.inference_mode(), _overheard(trained.net) as seen:
+            scores.append(trained.method.predict(trained.net, x).float())
+            # A method that asks its head several times (an ensemble) is shown by the mean.
+            features.append(torch.stack(seen).mean(0) if seen else trained.net.features(x).float())
+    return torch.cat(scores), torch.cat(features)
+
+
+@contextmanager
+def _overheard(net: Net) -> Iterator[list[Tensor]]:
+    seen: list[Tensor] = []
+
+    def hear(_: torch.nn.Module, given: tuple[Tensor, ...]) -> None:
+        seen.append(given[0].float().flatten(1))
+
+    handle = net.head.register_forward_pre_hook(hear)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def _plane(features: Tensor) -> Tensor:
+    """t-SNE, from the first two principal components: the same picture for the same features."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(30.0, max(2.0, len(features) / 4))
+    places = TSNE(init="pca", perplexity=perplexity, random_state=0, max_iter=500).fit_transform(features.numpy())
+    return torch.from_numpy(np.asarray(places, dtype=np.float32))
+
+
+def _shown(scores: Tensor, labels: Tensor) -> Tensor:
+    """Positions of some right and some wrong predictions: the first drawn of each."""
+    right = scores.argmax(1) == labels
+    order = torch.from_numpy(numpy_generator(0, purpose="insight shown").permutation(len(labels)))
+    kept = [order[right[order]][:SHOWN], order[~right[order]][:SHOWN]]
+    return torch.cat(kept)
+
+
+def _thumbs(store: Store, rows: Tensor) -> Tensor:
+    """N x 3 x S x S, uint8."""
+    if not len(rows):
+        return torch.zeros(0, 3, THUMB, THUMB, dtype=torch.uint8)
+    x = store.images.batch(rows).x
+    if x.shape[-1] > THUMB:
+        x = torch.nn.functional.interpolate(x, size=(THUMB, THUMB), mode="area")
+    return (x * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def _small(value: Tensor) -> Tensor:
+    """Maps (B x H x W) at the size of the thumbs."""
+    if value.dim() == 3 and value.shape[-1] > THUMB:
+        return torch.nn.functional.interpolate(value[:, None], size=(THUMB, THUMB), mode="area")[:, 0]
+    return value
+
+
+def insight_of(directory: RunDirectory) -> tuple[Mapping[str, Tensor], dict[str, object]] | None:
+    """What was written, or None."""
+    from unseen.files import read_tensors
+
+    path = directory.path / FILE
+    return read_tensors(path) if path.exists() else None

@@ -1,0 +1,382 @@
+"""The report: one page that opens from disk, with every number as text. Reads records and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unseen.bench.collect import Collection, Group, Row
+from unseen.bench.insight import insight_of
+from unseen.bench.records import RunDirectory
+from unseen.bench.statistics import summarise
+from unseen.files import atomic, read_json
+from unseen.report import figures
+from unseen.report.figures import Series, text
+from unseen.report.style import SCRIPT, STYLE
+from unseen.report.tables import Entry, Grid, accuracy_grid, cost_grid, megabytes, statistics_grid
+
+KINDS = {
+    "model": "model weights",
+    "statistics": "statistics",
+    "metrics": "numbers for the log",
+    "evaluation": "the model, to measure it",
+}
+Insight = tuple[Mapping[str, Any], dict[str, Any]]
+
+
+def write_page(collection: Collection, path: Path, baseline: str | None = None) -> Path:
+    """The whole report as one file, written whole or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_text("".join(_page(collection, baseline)), encoding="utf-8")
+    return path
+
+
+def _page(collection: Collection, baseline: str | None) -> Iterator[str]:
+    title = f"unseen: {collection.folder.resolve().name}"
+    yield "<!doctype html>\n"
+    yield f'<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    yield '<link rel="icon" href="data:,">'  # else a browser asks for favicon.ico
+    yield f"<style>{STYLE}</style></head><body>"
+    count = sum(len(row.results) for group in collection.groups for row in group.rows)
+    yield f'<header><h1>{text(title)}</h1><button id="theme" type="button">light / dark</button></header><main>'
+    yield f"<p>{count} finished runs"
+    if collection.unfinished:
+        yield f", {len(collection.unfinished)} not finished"
+    yield ". Accuracy is on a domain that no client had; numbers of different protocols are never in one table.</p>"
+    for number, group in enumerate(collection.groups):
+        yield from _group(group, number, baseline, many=len(collection.groups) > 1)
+    yield from _again(collection)
+    yield f"<footer>Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by unseen.</footer>"
+    yield f"</main><script>{SCRIPT}</script></body></html>\n"
+
+
+def _group(group: Group, number: int, baseline: str | None, many: bool) -> Iterator[str]:
+    mark = f"g{number}-"
+    sections: list[tuple[str, str, str]] = [
+        ("leaderboard", "Leaderboard", "".join(_leaderboard(group, baseline))),
+        ("heat", "Methods by unseen domain", _heat(group)),
+        ("curves", "Over the rounds", _curves(group)),
+        ("cost", "Accuracy against cost", _cost(group)),
+        ("ledger", "What leaves a client", _ledger(group)),
+        ("partition", "Who has what", _partition(group)),
+        ("samples", "Predictions on the unseen domain", _samples(group)),
+        ("features", "Features", _features(group)),
+        ("alphas", "Alpha by layer", _alphas(group)),
+        ("attention", "Attention", _attention(group)),
+        ("settings", "Settings", _settings(group)),
+    ]
+    shown = [section for section in sections if section[2]]
+    yield f'<section class="group"><h2>{text(group.title)}</h2><nav>'
+    yield "".join(f'<a href="#{mark}{name}">{text(title)}</a>' for name, title, _ in shown)
+    yield "</nav>"
+    for name, title, body in shown:
+        yield f'<section id="{mark}{name}"><h3>{text(title)}</h3>{body}</section>'
+    yield "</section>"
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+def table(grid: Grid) -> str:
+    """A grid as a table that sorts by a click on a heading."""
+    heads = "".join(f'<th scope="col"><button type="button">{text(name)}</button></th>' for name in grid.columns)
+    body = "".join(f"<tr>{''.join(_cell(cell, c) for c, cell in enumerate(row))}</tr>" for row in grid.rows)
+    notes = "".join(f"<li>{text(note)}</li>" for note in grid.notes)
+    return (
+        f'<div class="wide"><table class="sortable"><caption>{text(grid.title)}</caption><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{f'<ul class=notes>{notes}</ul>' if notes else ''}"
+    )
+
+
+def _cell(cell: Entry, column: int) -> str:
+    tag, kind = ("th", ' scope="row"') if column == 0 else ("td", "")
+    value = f' data-v="{cell.number:.8g}"' if not math.isnan(cell.number) else ""
+    inside = text(cell.text)
+    inside = {1: f"<b>{inside}</b>", 2: f"<u>{inside}</u>"}.get(cell.place, inside)
+    return f"<{tag}{kind}{value}>{inside}</{tag}>"
+
+
+def _leaderboard(group: Group, baseline: str | None) -> Iterator[str]:
+    yield table(accuracy_grid(group))
+    if len(group.rows) > 1:
+        yield table(statistics_grid(group, baseline))
+
+
+def _heat(group: Group) -> str:
+    """Every column has its own scale: what counts is which method is better on a target."""
+    means = [[group.target(row, target).mean for target in group.targets] for row in group.rows]
+    if len(group.rows) < 2:
+        return ""
+    lines = []
+    for row, own in zip(group.rows, means, strict=True):
+        cells = []
+        for c, mean in enumerate(own):
+            column = [values[c] for values in means if not math.isnan(values[c])]
+            span = max(column) - min(column) if column else 0
+            part = 0.0 if math.isnan(mean) or not span else (mean - min(column)) / span
+            word = "-" if math.isnan(mean) else f"{mean:.2f}"
+            cells.append(f'<td class="heat" style="--part:{round(70 * part)}%">{word}</td>')
+        lines.append(f'<tr><th scope="row">{text(row.label)}</th>{"".join(cells)}</tr>')
+    heads = "".join(f'<th scope="col">{text(target)}</th>' for target in group.targets)
+    return (
+        "<p>Mean unseen accuracy (%). The colour goes from the lowest to the highest method of each column.</p>"
+        f'<div class="wide"><table><thead><tr><th scope="col">Method</th>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    )
+
+
+# --- curves ----------------------------------------------------------------------------------------------------------
+def _readings(run: RunDirectory, result: Mapping[str, Any]) -> dict[str, dict[int, float]]:
+    """Loss, validation and unseen accuracy by round. Validation of a round stands in the next one's line."""
+    found: dict[str, dict[int, float]] = {"loss": {}, "validation": {}, "unseen": {}}
+    for line in run.rounds():
+        if line.get("loss") is not None:
+            found["loss"][line["round"]] = line["loss"]
+        if (own := line.get("validation")) and own["accuracy"] is not None:
+            found["validation"][own["round"]] = 100 * own["accuracy"]
+        if (own := line.get("unseen")) and own["accuracy"] is not None:
+            found["unseen"][own["round"]] = 100 * own["accuracy"]
+    if (last := result.get("validation_last")) and last["accuracy"] is not None:
+        found["validation"][last["round"]] = 100 * last["accuracy"]
+    return found
+
+
+def _curves(group: Group) -> str:
+    series: dict[str, list[Series]] = {"unseen": [], "validation": [], "loss": []}
+    for number, row in enumerate(group.rows):
+        readings = {cell: _readings(run, row.results[cell]) for cell, run in row.runs.items()}
+        for what, lines in series.items():
+            rounds = sorted({r for own in readings.values() for r in own[what]})
+            middle, low, high = [], [], []
+            for r in rounds:
+                seeds: dict[int, list[float]] = {}
+                for (_, seed), own in readings.items():
+                    if r in own[what]:
+                        seeds.setdefault(seed, []).append(own[what][r])
+                over = summarise(sum(values) / len(values) for values in seeds.values())
+                spread = 0.0 if math.isnan(over.std) else over.std
+                middle.append(over.mean)
+                low.append(over.mean - spread)
+                high.append(over.mean + spread)
+            if rounds:
+                lines.append(Series(row.label, number, rounds, middle, low, high))
+    names = {
+        "unseen": "accuracy on the unseen domain (%)",
+        "validation": "accuracy on the sources' validation images (%)",
+        "loss": "training loss",
+    }
+    drawn = [
+        f"<figure>{figures.curves(lines, 'round', names[what])}<figcaption>{names[what]}</figcaption></figure>"
+        for what, lines in series.items()
+        if lines
+    ]
+    if not drawn:
+        return ""
+    words = "Mean over unseen domains and seeds; the band is one standard deviation over seeds."
+    peeking = "" if group.peeks else " The unseen curve is only looked at: no selection reads it."
+    return f"<p>{words}{peeking}</p>{_legend(group)}<div class=figures>{''.join(drawn)}</div>"
+
+
+def _legend(group: Group) -> str:
+    return figures.legend([(row.label, i) for i, row in enumerate(group.rows)])
+
+
+# --- cost ------------------------------------------------------------------------------------------------------------
+def _cost(group: Group) -> str:
+    drawn = []
+    for name, unit, scale in (
+        ("bytes_up", "MB sent by a client per round", 1e6),
+        ("seconds", "seconds per run", 1.0),
+        ("parameters", "parameters (M)", 1e6),
+    ):
+        points = [
+            (row.label, i, row.numbers(name).mean / scale, group.average(row).mean) for i, row in enumerate(group.rows)
+        ]
+        if picture := figures.scatter(points, unit, "average unseen accuracy (%)"):
+            drawn.append(
+                f"<figure>{picture}<figcaption>average unseen accuracy (%) against {unit}</figcaption></figure>"
+            )
+    return f"{table(cost_grid(group))}<div class=figures>{''.join(drawn)}</div>"
+
+
+def _ledger(group: Group) -> str:
+    """Per method: every kind of thing that crossed, the method's own statistics by name."""
+    blocks = []
+    for row in group.rows:
+        run = next(iter(row.runs.values()), None)
+        if run is None or not (run.path / "ledger.json").exists():
+            continue
+        ledger = read_json(run.path / "ledger.json")
+        trips = max(1, ledger["trips"])
+        lines = []
+        for kind, word in KINDS.items():
+            own = [r for r in ledger["tensors"] if r["kind"] == kind]
+            if kind == "statistics":
+                for r in own:
+                    shape = " x ".join(map(str, r["shape"])) or "number"
+                    lines.append((f"{word}: {r['name']} ({shape})", r["direction"], r["total"] / trips))
+                continue
+            for direction in ("up", "down"):
+                here = [r for r in own if r["direction"] == direction]
+                if here:
+                    lines.append((f"{word} ({len(here)} by name)", direction, sum(r["total"] for r in here) / trips))
+        body = "".join(
+            f'<tr><th scope="row">{text(what)}</th><td>{"to the server" if way == "up" else "from the server"}</td><td>{megabytes(size)}</td></tr>'
+            for what, way, size in lines
+        )
+        flag = (
+            f'<strong class="more">sends more than weights: {text(row.sends)}</strong>'
+            if row.sends
+            else "sends weights only"
+        )
+        blocks.append(
+            f"<details{' open' if row.sends else ''}><summary>{text(row.label)}: {flag}</summary><div class=wide><table>"
+            f"<thead><tr><th>what</th><th>direction</th><th>per client and round</th></tr></thead><tbody>{body}</tbody></table></div></details>"
+        )
+    return f"<p>Counted where it crosses, every tensor by its name.</p>{''.join(blocks)}" if blocks else ""
+
+
+# --- insight ---------------------------------------------------------------------------------------------------------
+def _insights(group: Group) -> list[tuple[int, Row, Insight]]:
+    """The first insight of each method."""
+    found = []
+    for number, row in enumerate(group.rows):
+        for _, run in sorted(row.runs.items()):
+            if (own := insight_of(run)) is not None:
+                found.append((number, row, own))
+                break
+    return found
+
+
+def _partition(group: Group) -> str:
+    for _, _, (_, about) in _insights(group):
+        sources = [domain for domain in about["domains"] if domain != about["target"]]
+        drawn = figures.partition(about["clients"], sources, about["classes"])
+        return (
+            f"<p>Unseen: {text(about['target'])}. A disc's area is the number of images of a class that a client has, its colour "
+            f"the domain that most of them are from.</p><figure class=large>{drawn}</figure>"
+        )
+    return ""
+
+
+def _samples(group: Group) -> str:
+    blocks = []
+    for _, row, (tensors, about) in _insights(group):
+        images, classes = np.asarray(tensors["image"]).transpose(0, 2, 3, 1), about["classes"]
+        rows: dict[bool, list[str]] = {True: [], False: []}
+        for i, pixels in enumerate(images):
+            label, guess = int(tensors["image.label"][i]), int(tensors["image.prediction"][i])
+            said = f"{classes[guess]} ({100 * float(tensors['image.probability'][i]):.0f} %)"
+            true = "" if label == guess else f"<br>is {text(classes[label])}"
+            inside = figures.picture(pixels, f"{classes[label]}, predicted {said}")
+            rows[label == guess].append(
+                f"<figure class=tile>{inside}<figcaption>{text(said)}{true}</figcaption></figure>"
+            )
+        parts = "".join(
+            f"<h5>{word}</h5><div class=tiles>{''.join(rows[right])}</div>"
+            for right, word in ((True, "right"), (False, "wrong"))
+            if rows[right]
+        )
+        blocks.append(f"<h4>{text(row.label)}, unseen {text(about['target'])}</h4>{parts}")
+    return (
+        f"<p>Drawn at random from the same images for every method; the share in brackets is the probability that the model gives.</p>{''.join(blocks)}"
+        if blocks
+        else ""
+    )
+
+
+def _features(group: Group) -> str:
+    blocks = []
+    for _, row, (tensors, about) in _insights(group):
+        places = np.asarray(tensors["place"], dtype=np.float64)
+        labels = [int(v) for v in tensors["label"]]
+        domains = [int(v) for v in tensors["domain"]]
+        last = len(about["domains"]) - 1
+        pair = (
+            (figures.cloud(places, labels, about["classes"], f"features of {row.label} by class"), "by class"),
+            (
+                figures.cloud(places, domains, about["domains"], f"features of {row.label} by domain", last),
+                "by domain (rings: unseen)",
+            ),
+        )
+        drawn = "".join(
+            f"<figure>{one}<figcaption>{text(row.label)}, {word}</figcaption></figure>" for one, word in pair
+        )
+        blocks.append(f"<div class=figures>{drawn}</div>")
+    return (
+        f"<p>t-SNE of what the head sees. Distances between far groups mean nothing.</p>{''.join(blocks)}"
+        if blocks
+        else ""
+    )
+
+
+def _alphas(group: Group) -> str:
+    drawn = []
+    for _, row, (tensors, about) in _insights(group):
+        if (alpha := tensors.get("inspected/alpha")) is not None:
+            picture = figures.strips(np.asarray(alpha, dtype=np.float64), f"alpha by layer of {row.label}")
+            drawn.append(
+                f"<figure>{picture}<figcaption>{text(row.label)}, images of {text(about['target'])}</figcaption></figure>"
+            )
+    words = "The weight of an image's own statistics at each norm: 0 takes the averaged statistics, 1 the image's. Line: mean."
+    return f"<p>{words}</p><div class=figures>{''.join(drawn)}</div>" if drawn else ""
+
+
+def _attention(group: Group) -> str:
+    blocks = []
+    for _, row, (tensors, about) in _insights(group):
+        if (heat := tensors.get("shown/attention")) is None:
+            continue
+        images = np.asarray(tensors["image"]).transpose(0, 2, 3, 1)
+        tiles = []
+        for i, (pixels, own) in enumerate(zip(images, np.asarray(heat, dtype=np.float64), strict=True)):
+            name = about["classes"][int(tensors["image.label"][i])]
+            warm = figures.heated(pixels, own) if own.shape == pixels.shape[:2] else pixels
+            pair = figures.picture(pixels, name) + figures.picture(warm, f"attention on {name}")
+            tiles.append(f"<figure class=tile>{pair}<figcaption>{text(name)}</figcaption></figure>")
+        blocks.append(
+            f"<h4>{text(row.label)}, unseen {text(about['target'])}</h4><div class=tiles>{''.join(tiles)}</div>"
+        )
+    return f"<p>Red is where the model looks.</p>{''.join(blocks)}" if blocks else ""
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+def _settings(group: Group) -> str:
+    flat: list[tuple[str, object]] = []
+    for name, value in group.condition.items():
+        if isinstance(value, dict):
+            for inner, own in value.items():
+                flat += [(f"{inner}: {k}", v) for k, v in own.items()] if isinstance(own, dict) else [(inner, own)]
+        else:
+            flat.append((name, value))
+    body = "".join(f'<tr><th scope="row">{text(name)}</th><td>{text(_word(value))}</td></tr>' for name, value in flat)
+    changed = [(row.label, row.fields) for row in group.rows if row.fields]
+    fields = "".join(f"<li>{text(label)}: <code>{text(json.dumps(own))}</code></li>" for label, own in changed)
+    seeds = ", ".join(map(str, group.seeds))
+    return (
+        f"<p>Seeds {seeds}; unseen domains {text(', '.join(group.targets))}.</p>"
+        f"{f'<p>Changed fields of methods:</p><ul>{fields}</ul>' if fields else ''}"
+        f"<details><summary>All settings</summary><div class=wide><table><tbody>{body}</tbody></table></div></details>"
+    )
+
+
+def _word(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _again(collection: Collection) -> Iterator[str]:
+    commands: Sequence[str] = collection.about.get("commands", [])
+    if not commands:
+        commands = [
+            f"unseen run --resume {run.path}"
+            for group in collection.groups
+            for row in group.rows
+            for run in row.runs.values()
+        ][:8]
+    yield '<section id="again"><h2>How to run it again</h2><pre>'
+    yield text("\n".join([*commands, f"unseen report {collection.folder}"]))
+    yield "</pre><p>The same command goes on where it was stopped, and gives the same bits on the same machine.</p></section>"

@@ -1,0 +1,108 @@
+"""The page's style sheet and its script: light and dark, narrow and wide, and tables that sort."""
+
+from __future__ import annotations
+
+# Ten colours that are told apart on both grounds; the dark ones are the same hues, lighter.
+_LIGHT = ("#2563a8", "#c2410c", "#2e7d4f", "#8e44ad", "#b7791f", "#b83255", "#0e7c86", "#6b6f76", "#5b7f1c", "#7a4a2b")
+_DARK = ("#6ea8e8", "#f08a4b", "#69c08d", "#c58be0", "#e0b04f", "#ee7f9c", "#4fc0c9", "#a9adb5", "#a9cc5b", "#cc9a78")
+
+
+def _variables(colours: tuple[str, ...]) -> str:
+    return "".join(f"--c{i}:{colour};" for i, colour in enumerate(colours))
+
+
+_DAY = f"--ground:#fff;--ink:#1f2933;--soft:#5c6773;--rule:#d9dfe5;--panel:#f6f8fa;--heat:#2563a8;{_variables(_LIGHT)}"
+_NIGHT = (
+    f"--ground:#14181d;--ink:#e6eaee;--soft:#9aa5b1;--rule:#323a43;--panel:#1c2229;--heat:#4f8fd6;{_variables(_DARK)}"
+)
+
+STYLE = (
+    f":root{{color-scheme:light dark;{_DAY}}}"
+    f"@media (prefers-color-scheme:dark){{:root{{{_NIGHT}}}}}"
+    f":root[data-theme=light]{{color-scheme:light;{_DAY}}}:root[data-theme=dark]{{color-scheme:dark;{_NIGHT}}}"
+    + "".join(f".c{i}{{--own:var(--c{i})}}" for i in range(10))
+    + """
+*{box-sizing:border-box}
+body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
+main,header{max-width:1340px;margin:0 auto;padding:0 16px}
+header{display:flex;align-items:center;justify-content:space-between;gap:12px;padding-top:14px}
+h1{font-size:1.5rem;margin:0;overflow-wrap:anywhere}h2{font-size:1.25rem;margin:1.6em 0 .4em}h3{font-size:1.08rem;margin:1.8em 0 .4em}
+h4{margin:1.2em 0 .3em}h5{margin:.6em 0 .2em;color:var(--soft);font-weight:600}
+p{margin:.4em 0;max-width:75ch}
+nav{display:flex;flex-wrap:wrap;gap:4px 16px;border-bottom:1px solid var(--rule);padding:6px 0}
+a{color:var(--c0)}
+button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer}
+#theme{border:1px solid var(--rule);border-radius:6px;padding:4px 10px;white-space:nowrap}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.6em 0}
+caption{text-align:left;color:var(--soft);padding:4px 0}
+th,td{padding:5px 12px 5px 0;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule);font-weight:400}
+thead th{font-weight:600}thead th button{font-weight:600}
+th:first-child,td:first-child{text-align:left}
+th[aria-sort=ascending] button::after{content:" ▲"}th[aria-sort=descending] button::after{content:" ▼"}
+td.heat{background:color-mix(in srgb,var(--heat) var(--part),transparent);padding:5px 12px;text-align:center}
+.notes{color:var(--soft);font-size:.87rem;margin:.2em 0 1em;padding-left:1.2em;max-width:110ch}
+.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,340px),1fr));gap:14px 22px}
+figure{margin:0;min-width:0}figcaption{color:var(--soft);font-size:.87rem}
+svg{display:block;width:100%;height:auto;max-width:560px}
+svg text{font:12px system-ui,sans-serif;fill:var(--soft)}svg text.label{fill:var(--ink)}
+.grid{stroke:var(--rule);stroke-width:1}.axis{stroke:var(--soft);stroke-width:1}
+.line{fill:none;stroke:var(--own);stroke-width:2}.band{fill:var(--own);opacity:.16}
+.dot{fill:var(--own)}.ring{fill:none;stroke:var(--own);stroke-width:1.4}.faint{fill:var(--own);opacity:.45}
+.legend{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:.9rem;max-width:none}
+.legend i{display:inline-block;width:11px;height:11px;border-radius:50%;margin-right:6px;border:2px solid var(--own)}
+.legend i.solid{background:var(--own)}
+.tiles{display:flex;flex-wrap:wrap;gap:10px}.tile{max-width:152px;line-height:1.25}.tile figcaption{max-width:96px}
+.tile img{border-radius:4px;image-rendering:auto;margin-right:3px}
+details{margin:.3em 0}summary{cursor:pointer}.more{color:var(--c1);font-weight:600}
+pre{background:var(--panel);padding:12px;overflow-x:auto;border-radius:6px;font-size:.87rem}
+code{font-size:.9em}
+footer{color:var(--soft);font-size:.87rem;margin:2.5em 0 1.5em}
+@media (max-width:600px){body{font-size:15px}main,header{padding-left:12px;padding-right:12px}th,td{padding-right:9px}}
+@media print{#theme,nav{display:none}}
+"""
+)
+
+SCRIPT = """
+(function () {
+  var root = document.documentElement;
+  function stored(value) {
+    try { if (value) localStorage.setItem("unseen-theme", value); return localStorage.getItem("unseen-theme"); }
+    catch (error) { return null; }
+  }
+  var before = stored();
+  if (before) root.dataset.theme = before;
+  document.getElementById("theme").addEventListener("click", function () {
+    var dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    stored(root.dataset.theme);
+  });
+  function value(row, column) {
+    var cell = row.cells[column];
+    return cell.dataset.v === undefined ? null : parseFloat(cell.dataset.v);
+  }
+  document.querySelectorAll("table.sortable").forEach(function (table) {
+    var heads = Array.prototype.slice.call(table.tHead.rows[0].cells);
+    heads.forEach(function (head, column) {
+      head.addEventListener("click", function () {
+        var rows = Array.prototype.slice.call(table.tBodies[0].rows);
+        var numeric = rows.some(function (row) { return value(row, column) !== null; });
+        var upward = head.getAttribute("aria-sort") === (numeric ? "descending" : "none") ||
+          (!numeric && head.getAttribute("aria-sort") !== "ascending");
+        rows.sort(function (a, b) {
+          if (!numeric) {
+            var order = a.cells[column].textContent.localeCompare(b.cells[column].textContent);
+            return upward ? order : -order;
+          }
+          var x = value(a, column), y = value(b, column);
+          if (x === null || y === null) return (x === null) - (y === null);
+          return upward ? x - y : y - x;
+        });
+        heads.forEach(function (other) { other.removeAttribute("aria-sort"); });
+        head.setAttribute("aria-sort", upward ? "ascending" : "descending");
+        rows.forEach(function (row) { table.tBodies[0].appendChild(row); });
+      });
+    });
+  });
+})();
+"""

@@ -1,0 +1,20 @@
+"""Costs beside FedAvg: exact bytes and parameters; of the times only that they are there."""
+
+from __future__ import annotations
+
+import math
+
+from unseen.bench.cost import measure_costs
+
+
+def test_bytes_and_parameters_of_a_round() -> None:
+    found = measure_costs(["fedfd-a", "stablefdg"], batch_size=8, classes=4, steps=1, repeats=1)
+    fedavg, adapted, stable = found
+    assert [one.method for one in found] == ["fedavg", "fedfd-a", "stablefdg"]
+    assert fedavg.step_ratio == 1.0 and fedavg.inference_ratio == 1.0
+    assert fedavg.bytes_up_statistics == 0 and adapted.bytes_up_statistics == 0
+    assert stable.bytes_up_statistics > 0  # a style per round
+    assert adapted.parameters > fedavg.parameters
+    # All state is float32, but for the norms' counters, and all of it goes up.
+    assert fedavg.bytes_up >= 4 * fedavg.parameters
+    assert all(math.isfinite(one.inference_ratio) and one.inference_seconds > 0 for one in found)

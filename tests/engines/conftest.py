@@ -1,0 +1,46 @@
+"""One deployment for all tests of the Flower engine: most of the time of a deployment is its start."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.engines.sites import SITES, draw_sites, small
+
+if TYPE_CHECKING:
+    from tests.engines.deployment import Federation
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the images of all sites in `data`, and a cache of its own."""
+    folder = tmp_path_factory.mktemp("flower")
+    draw_sites(folder / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNSEEN_CACHE", str(folder / "cache"))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def federation(folder: Path) -> Iterator[Federation]:
+    """SuperLink with TLS and keys, the proxy, and three sites. What the runs ship is hostile: see `marker`."""
+    if importlib.util.find_spec("flwr") is None:
+        pytest.skip("Flower is not installed: pip install unseen[flower]")
+    from tests.engines.deployment import Federation
+
+    settings = replace(small(folder / "data", "fedavg", "flower", minimum_clients=3), root=None)
+    made = Federation(folder / "deployment", folder / "data", SITES, settings)
+    shipped = made.app / "unseen_app" / "client_app.py"
+    shipped.write_text(f"open({str(made.marker)!r}, 'w').write('shipped code ran')\n" + shipped.read_text())
+    try:
+        made.open()
+        for site in SITES:
+            made.join(site)
+        yield made
+    finally:
+        made.close()

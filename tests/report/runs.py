@@ -1,0 +1,140 @@
+"""Run directories with invented numbers: what a bench leaves, without training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unseen.bench.protocol import settings
+from unseen.bench.records import RunDirectory
+from unseen.files import write_json, write_tensors
+
+ROUNDS = 4
+
+
+def invent(
+    out: Path,
+    scores: Mapping[str, float],
+    *,
+    data: str = "digits",
+    protocol: str = "digits",
+    targets: Sequence[str] = ("ink", "street"),
+    seeds: Sequence[int] = (0, 1, 2),
+    fields: Mapping[str, Any] | None = None,
+    insight: bool = False,
+    **changes: Any,
+) -> list[RunDirectory]:
+    """A finished run per method, target and seed. The accuracy of target t and seed s is score + t / 100 + s / 1000."""
+    made = []
+    for method, score in scores.items():
+        for t, target in enumerate(targets):
+            for s, seed in enumerate(seeds):
+                chosen = settings(
+                    method=method,
+                    data=data,
+                    target=target,
+                    protocol=protocol,
+                    seed=seed,
+                    fields=fields,
+                    rounds=ROUNDS,
+                    **changes,
+                )
+                run = RunDirectory.create(chosen, out)
+                accuracy = score + t / 100 + s / 1000
+                for r in range(1, ROUNDS + 1):
+                    line: dict[str, Any] = {
+                        "round": r,
+                        "loss": 2.0 / r,
+                        "clients": {},
+                        "bytes_up": {},
+                        "bytes_down": {},
+                    }
+                    line["unseen"] = {"round": r, "accuracy": accuracy * r / ROUNDS, "loss": 1.0}
+                    if r > 1:
+                        line["validation"] = {"round": r - 1, "accuracy": 0.9 * r / ROUNDS, "clients": {}}
+                    run.append(line)
+                sends = method == "stablefdg"
+                tensors = [
+                    _crossing("up", "model", "backbone.0.weight", [16, 3, 3, 3]),
+                    _crossing("down", "model", "backbone.0.weight", [16, 3, 3, 3]),
+                    _crossing("up", "metrics", "loss", []),
+                    *([_crossing("up", "statistics", "style", [4, 32])] if sends else []),
+                ]
+                write_json(run.path / "ledger.json", {"trips": 12, "tensors": tensors})
+                write_json(run.path / "result.json", _result(chosen.to_json(), accuracy, sends))
+                if insight and s == 0 and t == 0:
+                    invent_insight(run, method)
+                made.append(run)
+    return made
+
+
+def _crossing(direction: str, kind: str, name: str, shape: list[int]) -> dict[str, Any]:
+    size = 4 * math.prod(shape)
+    return {
+        "direction": direction, "kind": kind, "name": name, "shape": shape, "dtype": "float32", "bytes": size,
+        "crossings": 12, "total": 12 * size,
+    }  # fmt: skip
+
+
+def _result(chosen: dict[str, Any], accuracy: float, sends: bool) -> dict[str, Any]:
+    return {
+        **{
+            name: chosen[name]
+            for name in ("method", "fields", "data", "target", "seed", "protocol", "backbone", "engine")
+        },
+        "accuracy": accuracy,
+        "loss": 1.0,
+        "in_domain_accuracy": accuracy + 0.1,
+        "in_domain": {"a": accuracy + 0.1},
+        "selection": chosen["plan"]["server_selection"],
+        "selection_words": "best mean validation accuracy of the source clients",
+        "peeks": chosen["plan"]["server_selection"] == "oracle",
+        "selected_round": ROUNDS,
+        "rounds": ROUNDS,
+        "bytes_up": 380_000 + 512 * sends,
+        "bytes_down": 380_000,
+        "bytes_up_statistics": 512 * sends,
+        "bytes_down_statistics": 0,
+        "parameters": 95_000 + 1000 * sends,
+        "clients": 3,
+        "seconds": 12.0 + 5 * sends,
+        "ledger": "each client sent 0.38 MB",
+        "validation_last": {"round": ROUNDS, "accuracy": 0.92, "clients": {}},
+    }
+
+
+def invent_insight(run: RunDirectory, method: str) -> None:
+    """Random images and places in the form that `unseen.bench.insight` writes."""
+    rng = torch.Generator().manual_seed(0)
+    count, shown, classes = 90, 8, 10
+    tensors = {
+        "place": torch.randn(count, 2, generator=rng),
+        "label": torch.arange(count) % classes,
+        "domain": torch.arange(count) % 4,
+        "image": (torch.rand(shown, 3, 32, 32, generator=rng) * 255).to(torch.uint8),
+        "image.label": torch.arange(shown),
+        "image.prediction": torch.arange(shown) + torch.arange(shown) % 2,
+        "image.probability": torch.linspace(0.3, 0.99, shown),
+    }
+    if method == "fedfd-a":
+        tensors["inspected/alpha"] = torch.rand(40, 8, generator=rng)
+    if method == "stablefdg":
+        tensors["shown/attention"] = torch.rand(shown, 32, 32, generator=rng)
+    sources = ["colour", "outline", "street"]
+    clients = {
+        name: [[(20 + d) * (d == c) for _ in range(classes)] for d in range(3)] for c, name in enumerate(sources)
+    }
+    write_tensors(
+        run.path / "insight.safetensors",
+        tensors,
+        {
+            "domains": [*sources, "ink"],
+            "classes": [str(k) for k in range(classes)],
+            "target": "ink",
+            "clients": clients,
+        },
+    )

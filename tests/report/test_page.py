@@ -1,0 +1,159 @@
+"""The report page: whole, self-contained, and alive in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.report.runs import invent
+from unseen.bench.collect import collect
+from unseen.files import write_json
+from unseen.report.page import write_page
+
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bench")
+    invent(out, {"fedavg": 0.50, "fedfd-a": 0.60, "stablefdg": 0.55}, insight=True)
+    write_json(
+        out / "bench.json", {"commands": ["unseen bench --data <digits>"], "labels": {}, "methods": [], "targets": []}
+    )
+    return write_page(collect(out), out / "report.html")
+
+
+class Tags(HTMLParser):
+    VOID = frozenset({"meta", "link", "img", "br"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value or "")
+            if name == "href" and tag == "a":
+                self.links.append(value or "")
+            elif name in ("src", "href"):
+                self.loaded.append(value or "")
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, tag
+
+
+def test_the_page_is_well_formed_and_loads_nothing(page: Path) -> None:
+    text = page.read_text()
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert len(set(tags.ids)) == len(tags.ids)
+    assert all(link.startswith("#") and link[1:] in tags.ids for link in tags.links)
+    assert all(value.startswith("data:") for value in tags.loaded)
+    assert "http://" not in text and "https://" not in text and "@import" not in text
+
+
+def test_every_part_is_there_with_its_numbers_as_text(page: Path) -> None:
+    text = page.read_text()
+    for name in (
+        "leaderboard",
+        "heat",
+        "curves",
+        "cost",
+        "ledger",
+        "partition",
+        "samples",
+        "features",
+        "alphas",
+        "attention",
+        "settings",
+    ):
+        assert f'id="g0-{name}"' in text, name
+    assert "60.60 ± 0.10" in text and "Wilcoxon" in text
+    assert "sends more than weights: style statistics" in text
+    assert "unseen bench --data &lt;digits&gt;" in text
+    assert text.count('class="band') == 3 * 3 and "<polyline" in text
+
+
+def test_without_insight_those_parts_are_left_out(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.5}, seeds=[0])
+    text = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
+    assert "t-SNE" not in text and "Leaderboard" in text and "unseen run --resume" in text
+
+
+PROBE = """
+<script>
+window.onerror = function (message) { document.title = "ERROR " + message; };
+</script>
+"""
+ACT = """
+<script>
+addEventListener("load", function () {
+  var table = document.querySelector("table.sortable"), names = function () {
+    return Array.from(table.tBodies[0].rows).map(function (r) { return r.cells[0].textContent.split(" ")[0]; }).join(",");
+  };
+  var said = [names()];
+  table.tHead.rows[0].cells[3].click(); said.push(names());
+  table.tHead.rows[0].cells[3].click(); said.push(names());
+  table.tHead.rows[0].cells[0].click(); said.push(names());
+  var before = getComputedStyle(document.body).backgroundColor;
+  document.getElementById("theme").click();
+  said.push(getComputedStyle(document.body).backgroundColor !== before);
+  said.push(document.documentElement.scrollWidth <= innerWidth);
+  said.push(document.title.indexOf("ERROR") < 0);
+  document.body.innerHTML = "<pre id=said>" + said.join("|") + "</pre>";
+});
+</script>
+"""
+
+
+def browse(*words: str) -> subprocess.CompletedProcess[str]:
+    assert BROWSER is not None
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--enable-logging=stderr",
+        "--v=0",
+    ]
+    return subprocess.run(
+        [BROWSER, *flags, *words], capture_output=True, text=True, timeout=300, check=False, env={**os.environ}
+    )
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_in_a_browser_it_loads_sorts_and_changes_its_theme(page: Path, tmp_path: Path, width: int) -> None:
+    probed = tmp_path / "probed.html"
+    probed.write_text(page.read_text().replace("<head>", "<head>" + PROBE, 1).replace("</body>", ACT + "</body>", 1))
+    done = browse(
+        f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--dump-dom", probed.as_uri()
+    )
+    found = re.search(r"<pre id=\"said\">(.*?)</pre>", done.stdout)
+    assert found is not None, done.stderr[-2000:]
+    first, down, up, by_name, themed, fits, calm = found[1].split("|")
+    assert first == "fedavg,fedfd-a,stablefdg"
+    assert down == "fedfd-a,stablefdg,fedavg" and up == "fedavg,stablefdg,fedfd-a"
+    assert by_name == "fedavg,fedfd-a,stablefdg"
+    assert (themed, calm) == ("true", "true")
+    assert fits == "true", "the page is wider than the screen"
+    assert "CONSOLE" not in done.stderr, done.stderr

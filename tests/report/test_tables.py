@@ -1,0 +1,148 @@
+"""Tables from run directories with known numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.report.runs import invent
+from unseen.bench.collect import collect
+from unseen.report.tables import (
+    accuracy_grid,
+    comma_separated,
+    cost_grid,
+    latex,
+    markdown,
+    statistics_grid,
+    terminal,
+    write_tables,
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Path:
+    invent(tmp_path, {"fedavg": 0.50, "fedbn": 0.52, "stablefdg": 0.60})
+    return tmp_path
+
+
+def test_rows_are_methods_and_columns_targets_with_in_domain(bench: Path) -> None:
+    (group,) = collect(bench).groups
+    grid = accuracy_grid(group)
+    assert grid.columns == ["Method", "ink", "street", "Avg", "In-domain"]  # nobody published this dataset
+    assert [row[0].text for row in grid.rows] == ["fedavg", "fedbn", "stablefdg *"]
+    # ink: 50.0, 50.1, 50.2 over seeds
+    assert [cell.text for cell in grid.rows[0][1:]] == ["50.10 ± 0.10", "51.10 ± 0.10", "50.60 ± 0.10", "60.60 ± 0.10"]
+    assert [row[3].place for row in grid.rows] == [0, 2, 1]
+    assert any("sends more" in note for note in grid.notes)
+
+
+def test_statistics_beside_the_baseline(bench: Path) -> None:
+    (group,) = collect(bench).groups
+    grid = statistics_grid(group)
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in grid.rows}
+    assert rows["fedavg"][4:] == ["3.00", "-", "-", "-", "-"]
+    assert rows["stablefdg *"][4:6] == ["1.00", "+10.00"]
+    assert rows["fedbn"][6] == "6/0/6"
+    assert rows["fedbn"][7:] == ["0.031", "0.062"]  # 2 / 2^6, and twice that
+    assert any("Wilcoxon" in note and "Holm" in note for note in grid.notes)
+
+
+def test_protocols_and_changed_budgets_are_never_in_one_table(bench: Path) -> None:
+    invent(bench, {"fedavg": 0.7}, seeds=[0], lr=0.001)
+    invent(bench, {"fedavg": 0.8}, seeds=[0], data="pacs", protocol="pacs-quick", targets=["sketch"])
+    invent(bench, {"fedavg": 0.9}, seeds=[0], server_selection="oracle")
+    groups = collect(bench).groups
+    assert len(groups) == 4
+    assert sum("PEEKS" in group.title for group in groups) == 1
+    assert any("lr 0.001" in group.title for group in groups)
+    assert sorted(len(group.rows) for group in groups) == [1, 1, 1, 3]
+
+
+def test_the_same_run_made_elsewhere_is_in_the_same_table(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.5}, root="/here")
+    invent(tmp_path, {"fedbn": 0.5}, root="/there", device="cpu", test_every=0)
+    assert len(collect(tmp_path).groups) == 1
+
+
+def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
+    invent(
+        tmp_path,
+        {"fedavg": 0.5, "fedfd-a": 0.6, "moon": 0.55},
+        data="pacs",
+        protocol="pacs-quick",
+        targets=["photo", "sketch"],
+    )
+    (group,) = collect(tmp_path).groups
+    grid = accuracy_grid(group)
+    assert grid.columns[-1] == "Published"
+    cells = {row[0].text: row[-1].text for row in grid.rows}
+    assert (
+        cells["fedavg"] == "77.35 [FedFD-A Table 5]"
+        and cells["fedfd-a"] == "85.53 [FedFD-A Table 5]"
+        and cells["moon"] == "-"
+    )
+    assert any("not to be compared" in note for note in grid.notes)
+
+
+def test_a_field_makes_a_row_of_its_own_without_a_published_number(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedprox": 0.5}, data="pacs", protocol="pacs-quick", targets=["photo"])
+    invent(tmp_path, {"fedprox": 0.6}, data="pacs", protocol="pacs-quick", targets=["photo"], fields={"mu": 0.5})
+    (group,) = collect(tmp_path).groups
+    assert [(row[0].text, row[-1].text) for row in accuracy_grid(group).rows] == [
+        ("fedprox", "77.23 [FedFD-A Table 5]"), ("fedprox (mu=0.5)", "-")
+    ]  # fmt: skip
+
+
+def test_missing_runs_are_said(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.5})
+    invent(tmp_path, {"fedbn": 0.6}, targets=["ink"])
+    (group,) = collect(tmp_path).groups
+    grid = accuracy_grid(group)
+    assert [cell.text for cell in grid.rows[1]][2:4] == ["-", "-"]
+    assert "Not all runs are there yet: fedbn." in grid.notes
+
+
+def test_markdown(bench: Path) -> None:
+    (group,) = collect(bench).groups
+    lines = markdown(accuracy_grid(group)).splitlines()
+    assert lines[2] == "| Method | ink | street | Avg | In-domain |"
+    assert lines[3] == "|---|---:|---:|---:|---:|"
+    assert lines[5].count("<u>") == 4 and lines[6].count("**") == 8 and r"stablefdg \*" in lines[6]
+
+
+def test_csv_has_plain_numbers(bench: Path) -> None:
+    (group,) = collect(bench).groups
+    rows = list(csv.DictReader(io.StringIO(comma_separated(accuracy_grid(group)))))
+    assert rows[1]["Method"] == "fedbn" and float(rows[1]["ink"]) == pytest.approx(52.1)
+    assert float(rows[1]["ink std"]) == pytest.approx(0.1)
+
+
+def test_latex_is_booktabs_with_best_bold_and_second_underlined(bench: Path) -> None:
+    (group,) = collect(bench).groups
+    text = latex(accuracy_grid(group))
+    assert r"\toprule" in text and r"\midrule" in text and r"\bottomrule" in text
+    assert r"\textbf{60.10 $\pm$ 0.10}" in text and r"\underline{52.10 $\pm$ 0.10}" in text
+    assert text.count(r"\begin") == text.count(r"\end") and r"accuracy (\%)" in text
+
+
+def test_terminal_and_cost(bench: Path) -> None:
+    (group,) = collect(bench).groups
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(terminal(accuracy_grid(group)))
+    console.print(terminal(cost_grid(group)))
+    text = console.export_text()
+    assert "60.60 ± 0.10" in text and "0.38 MB" in text and "0.51 kB" in text
+
+
+def test_all_forms_are_written(bench: Path) -> None:
+    names = {path.name for path in write_tables(collect(bench), bench / "tables")}
+    assert names == {
+        f"{kind}-digits-digits.{ending}"
+        for kind in ("accuracy", "statistics", "cost")
+        for ending in ("md", "csv", "tex")
+    }
+    assert len(list((bench / "tables").iterdir())) == 9
