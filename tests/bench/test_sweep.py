@@ -1,4 +1,6 @@
-"""Sweeps: several processes, failures, resuming, locks. The runs themselves are stand-ins that write what a run writes."""
+"""Sweeps: several processes, failures, resuming, locks. The runs themselves are stand-ins that write what a run
+writes.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[flower]")
 
 from flwr.app import Context, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from unseen.engines.flower.privacy import LocalPrivacy, guarded
 from unseen.errors import UserError
@@ -19,6 +20,13 @@ from unseen.tensors import snapshot
 from unseen.types import Order, Reply, Tensors
 
 CONTEXT = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+
+
+@pytest.fixture(autouse=True)
+def in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower makes messages only in a process that has a task."""
+    for name in ("run_id", "task_id", "node_id"):
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1, raising=False)
 
 
 def small_net() -> Net:

@@ -108,7 +108,8 @@ ACT = """
 <script>
 addEventListener("load", function () {
   var table = document.querySelector("table.sortable"), names = function () {
-    return Array.from(table.tBodies[0].rows).map(function (r) { return r.cells[0].textContent.split(" ")[0]; }).join(",");
+    var first = function (row) { return row.cells[0].textContent.split(" ")[0]; };
+    return Array.from(table.tBodies[0].rows).map(first).join(",");
   };
   var said = [names()];
   table.tHead.rows[0].cells[3].click(); said.push(names());

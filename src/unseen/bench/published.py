@@ -5,6 +5,7 @@ correction is in the table's remark. Systems with a `~` were trained on data in 
 quoted by the paper from others (MTSSL, Epi-FCR, EISNet, L2A-OT).
 """
 
+# ruff: noqa: E501 (tables are read by rows)
 from __future__ import annotations
 
 import math

@@ -1,9 +1,9 @@
 """Numbers over seeds and targets: means with intervals, ranks, and paired comparisons with a baseline.
 
-The paired test is Wilcoxon's signed-rank test, two-sided, over all pairs (target, seed) that a method and the baseline both
-have: accuracies of different targets are on different scales, so that differences are not normal. Its p-values are Holm's,
-corrected for all methods compared in a table. Pairs of one target share that target's images, so that a small p says "the same
-way on these targets", not "on any domain".
+The paired test is Wilcoxon's signed-rank test, two-sided, over all pairs (target, seed) that a method and the baseline
+both have: accuracies of different targets are on different scales, so that differences are not normal. Its p-values are
+Holm's, corrected for all methods compared in a table. Pairs of one target share that target's images, so that a small p
+says "the same way on these targets", not "on any domain".
 """
 
 from __future__ import annotations

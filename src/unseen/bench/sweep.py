@@ -1,7 +1,7 @@
 """Many runs, several at once, each an own process with one thread.
 
-A run's directory is all there is between the sweep and a run: it is begun by writing its config, carried out by
-`python -m unseen run --resume DIRECTORY`, watched by reading its results.jsonl, and finished when it has a result. So the sweep
+A run's directory is all there is between the sweep and a run: it is begun by writing its config, carried out by `python
+-m unseen run --resume DIRECTORY`, watched by reading its results.jsonl, and finished when it has a result. So the sweep
 may be killed at any moment, and the same sweep again goes on with what is not finished.
 """
 
@@ -114,7 +114,9 @@ def sweep(
 
 
 def time_left(jobs: Sequence[Job], workers: int) -> float | None:
-    """Seconds until all are done: each run by its own pace, or by its method's, or by the mean; None before a first round."""
+    """Seconds until all are done: each run by its own pace, or by its method's, or by the mean; None before a first
+    round.
+    """
     paces: dict[str, list[float]] = {}
     for job in jobs:
         if (pace := job.seconds_per_round) is not None:
@@ -201,7 +203,9 @@ def _stop(jobs: Sequence[Job]) -> None:
 
 
 def _locked(path: Path) -> IO[bytes] | None:
-    """The run's lock, held until the file is closed here and in the process that inherits it. None: another holds it."""
+    """The run's lock, held until the file is closed here and in the process that inherits it. None: another holds
+    it.
+    """
     file = (path / "lock").open("ab")
     if sys.platform != "win32":
         try:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = (
     "Every option of `unseen run` may follow, for all runs: --protocol, --root, --weights, --rounds, --set, ...   ·   "
-    "Example: unseen bench --data digits --methods fedavg,silobn,fedfd,fedfd-a --targets all --seeds 0-2 --workers 2 --out bench"
+    "Example: unseen bench --data digits --methods fedavg,silobn,fedfd,fedfd-a --targets all --seeds 0-2 --workers 2 "
+    "--out bench"
 )
 # Options of `unseen run` that a bench decides itself.
 OWN = ("target", "method", "seed", "out", "workers", "resume", "data", "engine")
@@ -210,7 +211,8 @@ def carry_out(
     at_once = min(workers or spare_workers(todo[0].plan.device), max(1, new))
     shown = board(jobs, at_once)
     shown.said(
-        f"{len(jobs)} runs, {len(jobs) - new} of them finished before; {budget(todo[0].plan)}; {at_once} at once; in {out}"
+        f"{len(jobs)} runs, {len(jobs) - new} of them finished before; {budget(todo[0].plan)}; {at_once} at once; in "
+        f"{out}"
     )
     try:
         sweep(jobs, at_once, shown, options=options)
@@ -234,7 +236,8 @@ def carry_out(
     )
     if failed := [job for job in jobs if job.status == "failed"]:
         errors().print(
-            f"{len(failed)} of {len(jobs)} runs failed; their logs are in log.txt of their directories, and the same command "
+            f"{len(failed)} of {len(jobs)} runs failed; their logs are in log.txt of their directories, and the same "
+            "command "
             f"tries them again.",
             style="red",
             highlight=False,

@@ -131,6 +131,7 @@ def cost(
     results().print(view)
     base = found[0]
     results().print(
-        f"fedavg: {1e3 * base.step_seconds:.1f} ms a step and {1e3 * base.inference_seconds:.1f} ms for a batch in inference, on one thread",
+        f"fedavg: {1e3 * base.step_seconds:.1f} ms a step and {1e3 * base.inference_seconds:.1f} ms for a batch in "
+        "inference, on one thread",
         highlight=False,
     )

@@ -137,7 +137,11 @@ def run(
 
     The same command again goes on where it was stopped; a finished run is not run again.
     """
-    given = {name: value for name, value in locals().items() if value is not None and name not in ("workers", "resume", "log")}
+    given = {
+        name: value
+        for name, value in locals().items()
+        if value is not None and name not in ("workers", "resume", "log")
+    }
     if resume is not None:
         if given:
             option = "--set" if "field" in given else f"--{next(iter(given)).replace('_', '-')}"

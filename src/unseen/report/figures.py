@@ -95,11 +95,13 @@ class Frame:
             parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{spelled(value)}</text>')
         for value in self.x_ticks:
             parts.append(
-                f'<text class="tick" x="{self.x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{spelled(value)}</text>'
+                f'<text class="tick" x="{self.x(value):.1f}" y="{bottom + 16}" text-anchor="middle">'
+                f"{spelled(value)}</text>"
             )
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
         parts.append(
-            f'<text class="name" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{self.height - 6}" text-anchor="middle">{text(self.x_name)}</text>'
+            f'<text class="name" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{self.height - 6}" text-anchor="middle">'
+            f"{text(self.x_name)}</text>"
         )
         return parts
 
@@ -107,7 +109,10 @@ class Frame:
 def svg(parts: Iterable[str], title: str, height: float = HEIGHT, width: float = WIDTH) -> str:
     inside = "".join(parts)
     size = "" if width == WIDTH else f' style="max-width:{1.4 * width:.0f}px"'
-    return f'<svg{size} viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{text(title)}"><title>{text(title)}</title>{inside}</svg>'
+    return (
+        f'<svg{size} viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{text(title)}"><title>'
+        f"{text(title)}</title>{inside}</svg>"
+    )
 
 
 def curves(series: Sequence[Series], x_name: str, y_name: str) -> str:
@@ -200,7 +205,8 @@ def partition(clients: Mapping[str, Sequence[Sequence[int]]], sources: Sequence[
     for k, name in enumerate(classes):
         if k % every == 0:
             parts.append(
-                f'<text class="tick" x="{92 + wide * (k + 0.5):.1f}" y="18" text-anchor="middle">{text(str(name)[:7])}</text>'
+                f'<text class="tick" x="{92 + wide * (k + 0.5):.1f}" y="18" text-anchor="middle">'
+                f"{text(str(name)[:7])}</text>"
             )
     for c, name in enumerate(names):
         y = 30 + tall * (c + 0.5)
@@ -212,7 +218,8 @@ def partition(clients: Mapping[str, Sequence[Sequence[int]]], sources: Sequence[
                 main = int(table[c, :, k].argmax())
                 said = f"{name}, {classes[k]}: {int(total)} images"
                 parts.append(
-                    f'<circle class="dot {shade(main)}" cx="{92 + wide * (k + 0.5):.1f}" cy="{y:.1f}" r="{max(1.0, radius):.1f}">'
+                    f'<circle class="dot {shade(main)}" cx="{92 + wide * (k + 0.5):.1f}" cy="{y:.1f}" '
+                    f'r="{max(1.0, radius):.1f}">'
                     f"<title>{text(said)}</title></circle>"
                 )
     picture = svg(parts, "images of each client by class", height, width)
@@ -231,11 +238,13 @@ def strips(alphas: Floats, title: str) -> str:
     for layer in range(norms):
         if layer % every == 0:
             parts.append(
-                f'<text class="tick" x="{frame.x(layer + 0.5):.1f}" y="{bottom + 16}" text-anchor="middle">{layer + 1}</text>'
+                f'<text class="tick" x="{frame.x(layer + 0.5):.1f}" y="{bottom + 16}" text-anchor="middle">'
+                f"{layer + 1}</text>"
             )
         for offset, alpha in zip(spread, alphas[:, layer], strict=True):
             parts.append(
-                f'<circle class="faint c0" cx="{frame.x(layer + 0.5 + offset):.1f}" cy="{frame.y(float(alpha)):.1f}" r="1.6"/>'
+                f'<circle class="faint c0" cx="{frame.x(layer + 0.5 + offset):.1f}" cy="{frame.y(float(alpha)):.1f}" '
+                'r="1.6"/>'
             )
     means = " ".join(
         f"{frame.x(layer + 0.5):.1f},{frame.y(float(alphas[:, layer].mean())):.1f}" for layer in range(norms)

@@ -88,7 +88,8 @@ def table(grid: Grid) -> str:
     body = "".join(f"<tr>{''.join(_cell(cell, c) for c, cell in enumerate(row))}</tr>" for row in grid.rows)
     notes = "".join(f"<li>{text(note)}</li>" for note in grid.notes)
     return (
-        f'<div class="wide"><table class="sortable"><caption>{text(grid.title)}</caption><thead><tr>{heads}</tr></thead>'
+        f'<div class="wide"><table class="sortable"><caption>{text(grid.title)}</caption><thead><tr>{heads}</tr>'
+        "</thead>"
         f"<tbody>{body}</tbody></table></div>{f'<ul class=notes>{notes}</ul>' if notes else ''}"
     )
 
@@ -125,7 +126,8 @@ def _heat(group: Group) -> str:
     heads = "".join(f'<th scope="col">{text(target)}</th>' for target in group.targets)
     return (
         "<p>Mean unseen accuracy (%). The colour goes from the lowest to the highest method of each column.</p>"
-        f'<div class="wide"><table><thead><tr><th scope="col">Method</th>{heads}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+        f'<div class="wide"><table><thead><tr><th scope="col">Method</th>{heads}</tr></thead><tbody>'
+        f"{''.join(lines)}</tbody></table></div>"
     )
 
 
@@ -225,7 +227,8 @@ def _ledger(group: Group) -> str:
                 if here:
                     lines.append((f"{word} ({len(here)} by name)", direction, sum(r["total"] for r in here) / trips))
         body = "".join(
-            f'<tr><th scope="row">{text(what)}</th><td>{"to the server" if way == "up" else "from the server"}</td><td>{megabytes(size)}</td></tr>'
+            f'<tr><th scope="row">{text(what)}</th><td>{"to the server" if way == "up" else "from the server"}</td>'
+            f"<td>{megabytes(size)}</td></tr>"
             for what, way, size in lines
         )
         flag = (
@@ -234,8 +237,10 @@ def _ledger(group: Group) -> str:
             else "sends weights only"
         )
         blocks.append(
-            f"<details{' open' if row.sends else ''}><summary>{text(row.label)}: {flag}</summary><div class=wide><table>"
-            f"<thead><tr><th>what</th><th>direction</th><th>per client and round</th></tr></thead><tbody>{body}</tbody></table></div></details>"
+            f"<details{' open' if row.sends else ''}><summary>{text(row.label)}: {flag}</summary><div class=wide>"
+            "<table>"
+            "<thead><tr><th>what</th><th>direction</th><th>per client and round</th></tr></thead><tbody>"
+            f"{body}</tbody></table></div></details>"
         )
     return f"<p>Counted where it crosses, every tensor by its name.</p>{''.join(blocks)}" if blocks else ""
 
@@ -257,7 +262,8 @@ def _partition(group: Group) -> str:
         sources = [domain for domain in about["domains"] if domain != about["target"]]
         drawn = figures.partition(about["clients"], sources, about["classes"])
         return (
-            f"<p>Unseen: {text(about['target'])}. A disc's area is the number of images of a class that a client has, its colour "
+            f"<p>Unseen: {text(about['target'])}. A disc's area is the number of images of a class that a client "
+            "has, its colour "
             f"the domain that most of them are from.</p><figure class=large>{drawn}</figure>"
         )
     return ""
@@ -283,7 +289,8 @@ def _samples(group: Group) -> str:
         )
         blocks.append(f"<h4>{text(row.label)}, unseen {text(about['target'])}</h4>{parts}")
     return (
-        f"<p>Drawn at random from the same images for every method; the share in brackets is the probability that the model gives.</p>{''.join(blocks)}"
+        "<p>Drawn at random from the same images for every method; the share in brackets is the probability that "
+        f"the model gives.</p>{''.join(blocks)}"
         if blocks
         else ""
     )
@@ -320,9 +327,13 @@ def _alphas(group: Group) -> str:
         if (alpha := tensors.get("inspected/alpha")) is not None:
             picture = figures.strips(np.asarray(alpha, dtype=np.float64), f"alpha by layer of {row.label}")
             drawn.append(
-                f"<figure>{picture}<figcaption>{text(row.label)}, images of {text(about['target'])}</figcaption></figure>"
+                f"<figure>{picture}<figcaption>{text(row.label)}, images of {text(about['target'])}</figcaption>"
+                "</figure>"
             )
-    words = "The weight of an image's own statistics at each norm: 0 takes the averaged statistics, 1 the image's. Line: mean."
+    words = (
+        "The weight of an image's own statistics at each norm: 0 takes the averaged statistics, 1 the image's. Line: "
+        "mean."
+    )
     return f"<p>{words}</p><div class=figures>{''.join(drawn)}</div>" if drawn else ""
 
 
@@ -379,4 +390,7 @@ def _again(collection: Collection) -> Iterator[str]:
         ][:8]
     yield '<section id="again"><h2>How to run it again</h2><pre>'
     yield text("\n".join([*commands, f"unseen report {collection.folder}"]))
-    yield "</pre><p>The same command goes on where it was stopped, and gives the same bits on the same machine.</p></section>"
+    yield (
+        "</pre><p>The same command goes on where it was stopped, and gives the same bits on the same machine.</p>"
+        "</section>"
+    )

@@ -1,5 +1,6 @@
 """The page's style sheet and its script: light and dark, narrow and wide, and tables that sort."""
 
+# ruff: noqa: E501 (a style sheet has lines of its own length)
 from __future__ import annotations
 
 # Ten colours that are told apart on both grounds; the dark ones are the same hues, lighter.

@@ -142,8 +142,10 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
     grid.notes.append("95 % interval of the mean over seeds, by Student's t. Rank 1 is best, over targets and seeds.")
     if comparisons:
         grid.notes.append(
-            f"p: Wilcoxon's signed-rank test, two-sided, against {against} over pairs of target and seed; Holm: corrected "
-            f"for {len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target are not independent."
+            f"p: Wilcoxon's signed-rank test, two-sided, against {against} over pairs of target and seed; Holm: "
+            "corrected "
+            f"for {len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target are not "
+            "independent."
         )
     return grid
 
@@ -235,8 +237,22 @@ def _number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.6g}"
 
 
-LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "±": r"$\pm$", "Δ": r"$\Delta$",
-         "<": r"$<$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "*": r"$^\ast$"}  # fmt: skip
+LATEX = {
+    "&": r"\&",
+    "%": r"\%",
+    "_": r"\_",
+    "#": r"\#",
+    "$": r"\$",
+    "{": r"\{",
+    "}": r"\}",
+    "±": r"$\pm$",
+    "Δ": r"$\Delta$",
+    "<": r"$<$",
+    "*": r"$^\ast$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+}
 
 
 def latex(grid: Grid) -> str:
