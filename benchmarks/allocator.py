@@ -1,6 +1,6 @@
 """Training steps with and without `keep_freed_memory`, alternating processes in one run.
 
-    python benchmarks/allocator.py
+python benchmarks/allocator.py
 """
 
 from __future__ import annotations

@@ -67,7 +67,9 @@ def test_imports_go_one_way(path: Path) -> None:
     for module, _ in imported(path):
         parts = module.split(".")
         if parts[0] == "flwr":
-            assert path.relative_to(SOURCE).parts[:2] in {("engines", "flower.py"), ("engines", "flower")}, "only the Flower engine imports flwr"
+            assert path.relative_to(SOURCE).parts[:2] in {("engines", "flower.py"), ("engines", "flower")}, (
+                "only the Flower engine imports flwr"
+            )
         if parts[0] != "unseen" or len(parts) < 2 or here in ANYTHING:
             continue
         assert here in MAY_IMPORT, f"the room {here} is not in the rules"

@@ -65,6 +65,11 @@ class Alone(Method):
         return work.net(batch.x).sum() * 0
 
 
+@dataclass(frozen=True)
+class Other(Alone):
+    name: ClassVar[str] = "other"
+
+
 def test_one_part_is_itself() -> None:
     assert compose(FedBN()) == FedBN()
 
@@ -97,11 +102,6 @@ def test_each_part_has_its_own_corner() -> None:
 
 def test_two_owners_of_a_verb_clash_by_name() -> None:
     with pytest.raises(UserError, match='"alone" and "other" do not compose: both define loss'):
-
-        @dataclass(frozen=True)
-        class Other(Alone):
-            name: ClassVar[str] = "other"
-
         compose(Alone(), Other())
 
 

@@ -15,7 +15,9 @@ ROOT = Path(__file__).parent.parent
 
 def test_own_method(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     original = unseen.run
-    monkeypatch.setattr(unseen, "run", lambda **said: original(**{**said, "rounds": 1, "local_steps": 2}), raising=False)
+    monkeypatch.setattr(
+        unseen, "run", lambda **said: original(**{**said, "rounds": 1, "local_steps": 2}), raising=False
+    )
     try:
         runpy.run_path(str(ROOT / "examples" / "own_method.py"))
     finally:

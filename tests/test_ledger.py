@@ -15,7 +15,9 @@ def test_bytes_by_hand() -> None:
     state = {"w": torch.zeros(10), "n": torch.tensor(1)}  # 40 + 8 bytes
     for client in ("a", "b"):
         ledger.sent(client, Order("train", 1, state, brief={"style": torch.zeros(5, dtype=torch.float64)}))
-        ledger.received(Reply(client, "train", 1, 3, state=state, report={"told": torch.zeros(3)}, metrics={"loss": 1.0}))
+        ledger.received(
+            Reply(client, "train", 1, 3, state=state, report={"told": torch.zeros(3)}, metrics={"loss": 1.0})
+        )
     ledger.sent("a", Order("evaluate", 1, state))
     ledger.received(Reply("a", "evaluate", 1, 3, metrics={"received.accuracy": 0.5}))
     assert ledger.trips == 2

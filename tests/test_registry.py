@@ -34,9 +34,9 @@ def test_parse_with_fields() -> None:
 
 
 def test_unknown_names_come_with_the_nearest() -> None:
-    with pytest.raises(UserError, match='no method "fedavgg". Did you mean "fedavg"'):
+    with pytest.raises(UserError, match=r'no method "fedavgg"\. Did you mean "fedavg"'):
         parse("fedavgg")
-    with pytest.raises(UserError, match='no field "muu". Did you mean "mu"'):
+    with pytest.raises(UserError, match=r'no field "muu"\. Did you mean "mu"'):
         parse("fedprox", {"muu": "1"})
 
 

@@ -1,4 +1,4 @@
-"""Stand-ins for slides of four hospitals: benign and malignant patches, each hospital with its own stain and scanner."""
+"""Stand-ins for slides of four hospitals: benign and malignant patches, each hospital in its own stain."""
 
 from __future__ import annotations
 

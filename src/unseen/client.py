@@ -23,7 +23,15 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 class Workshop:
     """A net, a method and a plan; clients come in with their data and what they keep, one at a time."""
 
-    def __init__(self, method: Method, net: Net, plan: Plan, site_of: Callable[[ClientId], Site], drawer: Drawer, augment: Augment):
+    def __init__(
+        self,
+        method: Method,
+        net: Net,
+        plan: Plan,
+        site_of: Callable[[ClientId], Site],
+        drawer: Drawer,
+        augment: Augment,
+    ):
         keep_freed_memory()
         self.method, self.net, self.plan = method, net, plan
         self.site_of, self.drawer, self.augment = site_of, drawer, augment
@@ -153,7 +161,11 @@ class _Best:
 def _metrics(prefix: str, score: Score) -> Metrics:
     if score.examples == 0:
         return {}
-    return {f"{prefix}.accuracy": score.accuracy, f"{prefix}.loss": score.loss, f"{prefix}.examples": float(score.examples)}
+    return {
+        f"{prefix}.accuracy": score.accuracy,
+        f"{prefix}.loss": score.loss,
+        f"{prefix}.examples": float(score.examples),
+    }
 
 
 def _kept_optimizers(work: Work) -> dict[str, torch.optim.Optimizer]:

@@ -33,7 +33,7 @@ def atomic(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())  # the data must be on the disk before the name points to it
-        os.chmod(temporary, 0o644)
+        temporary.chmod(0o644)
         os.replace(temporary, path)
     except OSError as error:
         raise disk_error(path, error) from error
@@ -44,8 +44,12 @@ def atomic(path: Path) -> Iterator[Path]:
 def disk_error(path: Path, error: OSError) -> UserError:
     """A sentence for an operating-system error while writing."""
     if error.errno == errno.ENOSPC:
-        return UserError(f"The disk is full: {path} could not be written; free some space and run the same command again.")
-    return UserError(f"{path} could not be written ({error.strerror}); check the folder and run the same command again.")
+        return UserError(
+            f"The disk is full: {path} could not be written; free some space and run the same command again."
+        )
+    return UserError(
+        f"{path} could not be written ({error.strerror}); check the folder and run the same command again."
+    )
 
 
 def write_json(path: Path, value: object) -> None:
@@ -59,7 +63,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{path} is not valid JSON; it may be cut off. Delete it and run the same command again.") from None
+        raise UserError(
+            f"{path} is not valid JSON; it may be cut off. Delete it and run the same command again."
+        ) from None
 
 
 def append_line(path: Path, value: object) -> None:
@@ -94,8 +100,11 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            return {key: file.get_tensor(key) for key in file.keys()}, json.loads(metadata.get("about", "{}"))
+            names = file.keys()
+            return {key: file.get_tensor(key) for key in names}, json.loads(metadata.get("about", "{}"))
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except (SafetensorError, OSError, json.JSONDecodeError, ValueError):
-        raise UserError(f"{path} is cut off or is not a safetensors file; delete it and run the same command again.") from None
+        raise UserError(
+            f"{path} is cut off or is not a safetensors file; delete it and run the same command again."
+        ) from None

@@ -44,7 +44,9 @@ def logits(predict: Predict, net: Net, images: ImageSet, plan: Plan) -> Iterator
         yield scores.float().cpu(), batch.y
 
 
-def measure(predict: Predict, net: Net, images: ImageSet, plan: Plan, progress: Callable[[int], None] | None = None) -> Score:
+def measure(
+    predict: Predict, net: Net, images: ImageSet, plan: Plan, progress: Callable[[int], None] | None = None
+) -> Score:
     correct, seen, total = 0, 0, 0.0
     for scores, labels in logits(predict, net, images, plan):
         correct += int((scores.argmax(1) == labels).sum())

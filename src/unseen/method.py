@@ -28,7 +28,6 @@ from unseen.nets.net import Net
 from unseen.tensors import RunningMean, prefixed, unprefixed
 from unseen.types import Batch, ClientId, Memory, Reply, Server, Share, Tensors, Work
 
-
 Weigh = Callable[[Reply], float]
 
 
@@ -61,7 +60,9 @@ class Method:
         """What a client tells before it trains: styles, spectra, losses. The net holds the received state, in eval mode."""
         return {}
 
-    def brief(self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]) -> Mapping[ClientId, Tensors]:
+    def brief(
+        self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
+    ) -> Mapping[ClientId, Tensors]:
         """A note for each chosen client of this round. `surveys` is empty in rounds without a survey."""
         return {}
 
@@ -211,11 +212,17 @@ class Composed(Method):
                 told |= prefixed(f"{part.name}/", part.survey(self._desk(part, work)))
         return told
 
-    def brief(self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]) -> Mapping[ClientId, Tensors]:
+    def brief(
+        self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
+    ) -> Mapping[ClientId, Tensors]:
         notes: dict[ClientId, Tensors] = {}
         for part in self.parts:
             prefix = f"{part.name}/"
-            heard = {client: unprefixed(prefix, told) for client, told in surveys.items()} if part.surveys(server.round + 1) else {}
+            heard = (
+                {client: unprefixed(prefix, told) for client, told in surveys.items()}
+                if part.surveys(server.round + 1)
+                else {}
+            )
             for client, note in part.brief(self._office(part, server), heard, chosen).items():
                 notes[client] = {**notes.get(client, {}), **prefixed(prefix, note)}
         return notes

@@ -22,9 +22,9 @@ def registered() -> dict[str, type[Method]]:
     for module_info in pkgutil.iter_modules(unseen.methods.__path__):
         module = importlib.import_module(f"unseen.methods.{module_info.name}")
         for value in vars(module).values():
-            if isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__:
-                if name := value.__dict__.get("name"):
-                    found[name] = value
+            own = isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__
+            if own and (name := value.__dict__.get("name")):
+                found[name] = value
     return dict(sorted(found.items()))
 
 
@@ -46,7 +46,9 @@ def parse(text: str, settings: Mapping[str, str | object] | None = None) -> Meth
     values: dict[str, dict[str, object]] = {name: {} for name in names}
     for key, raw in (settings or {}).items():
         part, _, field_name = key.rpartition(".")
-        owners = [n for n in ([part] if part else names) if n in values and field_name in {f.name for f in fields(known[n])}]
+        owners = [
+            n for n in ([part] if part else names) if n in values and field_name in {f.name for f in fields(known[n])}
+        ]
         if not owners:
             all_fields = [f.name for n in names for f in fields(known[n])]
             raise UserError(
@@ -64,7 +66,9 @@ def convert(kind: type[Method], field_name: str, raw: object) -> object:
     try:
         return _as(hint, raw)
     except (ValueError, TypeError):
-        raise UserError(f'"{raw}" does not fit the field {field_name} of {kind.name}: it takes {spelled(hint)}.') from None
+        raise UserError(
+            f'"{raw}" does not fit the field {field_name} of {kind.name}: it takes {spelled(hint)}.'
+        ) from None
 
 
 def spelled(hint: object) -> str:
@@ -105,7 +109,16 @@ def _as(hint: object, raw: object) -> object:
             raise ValueError
         return tuple(_as(kind, item) for kind, item in zip(arguments, items, strict=True))
     if hint is bool:
-        words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+        words = {
+            "true": True,
+            "1": True,
+            "yes": True,
+            "on": True,
+            "false": False,
+            "0": False,
+            "no": False,
+            "off": False,
+        }
         if str(raw).lower() not in words:
             raise ValueError
         return words[str(raw).lower()]

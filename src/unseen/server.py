@@ -77,7 +77,9 @@ class Exchange:
             self.bytes_up[reply.client] = self.bytes_up.get(reply.client, 0) + self.ledger.received(reply)
             fault = faults(reply, orders[reply.client], self.expected)
             if fault:
-                self.refused.append(f'The reply of client "{reply.client}" in round {reply.round} was not merged: {fault}.')
+                self.refused.append(
+                    f'The reply of client "{reply.client}" in round {reply.round} was not merged: {fault}.'
+                )
                 continue
             if "received.examples" in reply.metrics:
                 self.scores[reply.client] = _score(reply.metrics)
@@ -87,7 +89,9 @@ class Exchange:
         self.missing += [client for client in orders if client not in answered]
 
 
-def federate(method: Method, share: Share, plan: Plan, engine: Engine, server: Server, ledger: Ledger) -> Iterator[Round]:
+def federate(
+    method: Method, share: Share, plan: Plan, engine: Engine, server: Server, ledger: Ledger
+) -> Iterator[Round]:
     """Rounds after `server.round` up to the plan's last. Updates `server` and yields after each round.
 
     A model is evaluated by the same message that opens the next round: one exchange per round, on every engine.
@@ -100,7 +104,13 @@ def federate(method: Method, share: Share, plan: Plan, engine: Engine, server: S
         exchange = Exchange(engine, ledger, pick(server.state, share.up))
         briefs = _briefs(method, share, server, exchange, chosen, number)
         orders = {
-            client: Order("train", number, _state_for(client, method, share, server, evaluate), dict(briefs.get(client, {})), evaluate)
+            client: Order(
+                "train",
+                number,
+                _state_for(client, method, share, server, evaluate),
+                dict(briefs.get(client, {})),
+                evaluate,
+            )
             for client in chosen
         }
         if evaluate:
@@ -132,7 +142,9 @@ def evaluate(engine: Engine, state: Tensors, round: int, ledger: Ledger) -> Eval
 
 def sample(clients: Sequence[ClientId], plan: Plan, round: int) -> list[ClientId]:
     """The clients of a round, in their own order."""
-    count = int(plan.participation) if plan.participation > 1 else max(1, round_half_up(plan.participation * len(clients)))
+    count = (
+        int(plan.participation) if plan.participation > 1 else max(1, round_half_up(plan.participation * len(clients)))
+    )
     if count >= len(clients):
         return list(clients)
     rows = numpy_generator(plan.seed, round=round, purpose="sample").choice(len(clients), count, replace=False)

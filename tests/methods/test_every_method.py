@@ -43,7 +43,7 @@ def test_uploads_what_share_says_and_counts_it(name: str, tmp_path: Path) -> Non
     sent = {key.split("/", 2)[2] for key in fed.ledger.entries if key.startswith("up/model/")}
     assert sent == set(fed.share.up)
     told = {key for key in fed.ledger.entries if key.startswith("up/statistics/")}
-    beyond = bool(told) or bool(played.bytes_up) and any(k.startswith("down/statistics/") for k in fed.ledger.entries)
+    beyond = bool(told) or (bool(played.bytes_up) and any(k.startswith("down/statistics/") for k in fed.ledger.entries))
     if beyond:
         assert fed.method.sends, "it sends more than weights: `sends` must say what"
 

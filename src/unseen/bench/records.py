@@ -1,12 +1,12 @@
 """The run directory: what a run writes, and how it goes on after a crash.
 
-    config.json             the settings; the same settings name the same directory
-    results.jsonl           one line per round, appended; after a crash a round may stand there twice, with the same numbers
-    checkpoints/            round-NNNNNN.safetensors (the last two) and best-NNNNNN.safetensors
-    clients/                what each client keeps (local engine)
-    ledger.json             every tensor that crossed, by name
-    model.safetensors       the selected model, with all that `predict` needs in its header
-    result.json             written last: a run with a result is finished
+config.json             the settings; the same settings name the same directory
+results.jsonl           one line per round, appended; after a crash a round may stand there twice, with the same numbers
+checkpoints/            round-NNNNNN.safetensors (the last two) and best-NNNNNN.safetensors
+clients/                what each client keeps (local engine)
+ledger.json             every tensor that crossed, by name
+model.safetensors       the selected model, with all that `predict` needs in its header
+result.json             written last: a run with a result is finished
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"The folder {self.path} could not be made ({error.strerror}); give another --out.") from None
+            raise UserError(
+                f"The folder {self.path} could not be made ({error.strerror}); give another --out."
+            ) from None
         write_json(self.config_path, settings.to_json())
         return self
 

@@ -130,7 +130,12 @@ def assemble(settings: Settings, watcher: Watcher | None = None) -> Assembly:
 
 
 def run_settings(
-    settings: Settings, *, out: Path | None = None, workers: int = 1, watcher: Watcher | None = None, engine: Engine | None = None
+    settings: Settings,
+    *,
+    out: Path | None = None,
+    workers: int = 1,
+    watcher: Watcher | None = None,
+    engine: Engine | None = None,
 ) -> Result:
     """Carry a run out, or go on with it, or read its result if it is finished."""
     watcher = watcher or Silent()
@@ -187,7 +192,9 @@ class Trial:
             for sentence in played.refused:
                 self.watcher.said(sentence)
             if played.missing:
-                self.watcher.said(f"Round {played.round}: no reply from {', '.join(played.missing)}; the others went on.")
+                self.watcher.said(
+                    f"Round {played.round}: no reply from {', '.join(played.missing)}; the others went on."
+                )
             if played.evaluation is not None and self._select(selection, played.evaluation, played.before):
                 self.directory.save_best(selection)
             line = self._line(played, server, selection)
@@ -212,7 +219,9 @@ class Trial:
         if played.evaluation is not None:
             line["validation"] = self._validation(played.evaluation)
         every = self.assembly.settings.test_every
-        if selection.rule == "oracle" or (every and (played.round % every == 0 or played.round == self.assembly.plan.rounds)):
+        if selection.rule == "oracle" or (
+            every and (played.round % every == 0 or played.round == self.assembly.plan.rounds)
+        ):
             score = self._test(server.state)
             line["unseen"] = {"round": played.round, "accuracy": score.accuracy, "loss": score.loss}
             if selection.tested(played.round, server.state, score.accuracy):
@@ -233,7 +242,11 @@ class Trial:
             return Score(0, 0, 0.0)
         load(net, state)
         return measure(
-            self.assembly.method.predict, net, target, self.assembly.plan, lambda done: self.watcher.testing(done, len(target))
+            self.assembly.method.predict,
+            net,
+            target,
+            self.assembly.plan,
+            lambda done: self.watcher.testing(done, len(target)),
         )
 
     def _finish(self, server: Server, selection: Selection, ledger: Ledger, started: float) -> Result:

@@ -51,9 +51,9 @@ app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("show", epilog=show.EXAMPLE)(show.show)
 app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-app.command(
-    "bench", epilog=bench.EXAMPLE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-)(bench.bench)
+app.command("bench", epilog=bench.EXAMPLE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    bench.bench
+)
 app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("cost", epilog=report.COST_EXAMPLE)(report.cost)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)

@@ -65,7 +65,9 @@ class LocalEngine:
     def __enter__(self) -> LocalEngine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -78,7 +80,9 @@ class _Worker:
         forkable = "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         context = multiprocessing.get_context("fork" if forkable else "spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self.pipe if forkable else None, workshop), daemon=True)  # type: ignore[attr-defined]
+        self.process = context.Process(
+            target=_serve, args=(theirs, self.pipe if forkable else None, workshop), daemon=True
+        )  # type: ignore[attr-defined]
         self.process.start()
         theirs.close()
         self.client: ClientId = ""
@@ -116,7 +120,9 @@ class _Worker:
 
 
 def _serve(
-    pipe: multiprocessing.connection.Connection, parents: multiprocessing.connection.Connection | None, workshop: Workshop
+    pipe: multiprocessing.connection.Connection,
+    parents: multiprocessing.connection.Connection | None,
+    workshop: Workshop,
 ) -> None:
     """The life of a worker: read an order, carry it out, send the reply; end with the pipe."""
     if parents is not None:

@@ -46,7 +46,9 @@ def read_file(path: str | Path) -> Tensors:
         if path.suffix in (".pth", ".pt"):
             return _flat(torch.load(path, map_location="cpu", weights_only=True), path)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(f'The weights file "{path}" is cut off or not of its kind: get it again, or give another file.') from error
+        raise UserError(
+            f'The weights file "{path}" is cut off or not of its kind: get it again, or give another file.'
+        ) from error
     raise UserError(f'"{path}" is not a .safetensors, .pth or .pt file.')
 
 

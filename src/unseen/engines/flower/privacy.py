@@ -1,9 +1,9 @@
 """Flower's local differential privacy for what a site sends, set by the site itself in its node config.
 
 The update of the net's parameters is clipped to the norm `clip` and Gaussian noise is added by Flower's `LocalDpMod`,
-for (epsilon, delta) per round and for the site's images as a whole. Everything else that a reply could tell is not sent:
-running statistics go back as they came, and a method that sends statistics beyond the model is refused. The numbers in the
-reply (images, loss, accuracy) are sent as they are.
+for (epsilon, delta) per round and for the site's images as a whole. Of what else a reply could tell, running statistics
+go back as they came, and a method that sends statistics beyond the model is refused. The numbers in the reply (images,
+loss, accuracy) are sent as they are.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def guarded(reply: Reply, order: Order, privacy: LocalPrivacy, net: Net, context
     unknown = [name for name in reply.state if name not in order.state]
     if unknown:
         raise UserError(
-            f'local privacy clips the change of what the server sent, and "{unknown[0]}" was not sent; use fedavg or fedprox'
+            f'local privacy clips the change of what the server sent, and "{unknown[0]}" was not sent; take fedavg '
+            f"or fedprox"
         )
     before, after = ({name: state[name] for name in parameters} for state in (order.state, reply.state))
     noisy = _through_flower(before, after, privacy, context)

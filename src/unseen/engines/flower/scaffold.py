@@ -74,7 +74,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def write_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> list[Path]:
-    """A certificate authority, a server certificate for `hosts`, and a key pair per site. For trials: see the README."""
+    """A certificate authority, a server certificate for `hosts`, and a key pair per site: for trials."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -110,7 +110,7 @@ def write_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = ("loca
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False
             )
-        return builder.sign(signer, hashes.SHA256()).public_bytes(pem)
+        return bytes(builder.sign(signer, hashes.SHA256()).public_bytes(pem))
 
     def _name(host: str) -> x509.GeneralName:
         try:
