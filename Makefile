@@ -22,8 +22,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower,dev]'
 	@touch $@
 
-demo: setup ## train three styles of digits together, test on a fourth, compare methods, write the report
-	@$(BIN)/unseen demo --out demo
+demo: setup ## train three styles of digits together, test on the fourth, with two methods; write the report
+	@$(BIN)/unseen bench --data digits --methods fedavg,gperxan --targets street --seeds 0 --workers 2 --out demo
+	@$(BIN)/unseen report demo
+	@echo "look next: open demo/report.html;  $(BIN)/unseen show demo;  $(BIN)/unseen methods gperxan"
 
 test: setup ## all tests (two processes)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
