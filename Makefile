@@ -18,8 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "making $(VENV) and installing (about a minute)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "unseen needs Python 3.11 or later: make PYTHON=python3.11 ..."; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower,dev]'
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch -e '.[flower,dev]'
 	@touch $@
 
 demo: setup ## train three styles of digits together, test on the fourth, with two methods; write the report
