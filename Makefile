@@ -27,7 +27,7 @@ demo: setup ## train three styles of digits together, test on the fourth, with t
 	@echo "look next: open demo/report.html;  $(BIN)/unseen show demo;  $(BIN)/unseen methods gperxan"
 
 test: setup ## all tests (two processes)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: setup ## format, lint, types, import rules
 	@$(BIN)/ruff format --check .

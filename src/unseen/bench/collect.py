@@ -70,7 +70,8 @@ class Group:
     @property
     def title(self) -> str:
         s = self.settings
-        return f"{s.data}, protocol {s.protocol}{self.changes}{' (oracle: PEEKS at the unseen domain)' if self.peeks else ''}"
+        mark = " (oracle: PEEKS at the unseen domain)" if self.peeks else ""
+        return f"{s.data}, protocol {s.protocol}{self.changes}{mark}"
 
     @property
     def name(self) -> str:
