@@ -87,7 +87,7 @@ def test_settings_of_the_method_are_spelled_in_one_way(tmp_path: Path) -> None:
 def test_show_has_settings_curves_accuracies_and_ledger(runs: Path) -> None:
     text = invoke("show", only(runs, "street"))
     assert "fedavg on digits, unseen street, seed 0, protocol digits" in text
-    assert "1 rounds of 1 step of 32" in text
+    assert "1 rounds of 1 step of 16" in text
     for word in ("loss", "validation", "unseen accuracy", "what crossed", "up", "down", "unseen predict"):
         assert word in text
     both = invoke("show", runs)

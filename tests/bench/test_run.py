@@ -107,8 +107,10 @@ def test_killed_and_resumed_same_bits(unbroken: Path, tmp_path: Path, lines: int
     directory = directory_for(tiny(), tmp_path)
     child = os.fork()
     if child == 0:
-        run_settings(tiny(), out=tmp_path)
-        os._exit(0)
+        try:
+            run_settings(tiny(), out=tmp_path)
+        finally:
+            os._exit(0)  # whatever happens, this process must not go on as a second pytest
     log = directory / "results.jsonl"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:

@@ -10,6 +10,8 @@ from unseen.nets.complement import (
     StyleComplement,
     class_discrepancy,
     club,
+    convolved,
+    convolved_back,
     discrepancy,
     log_likelihood,
     supervised_contrast,
@@ -61,6 +63,16 @@ def test_discrepancy_by_hand() -> None:
         by_class.item(), (discrepancy(one[:2], two[:2]) + discrepancy(one[2:], two[2:])).item() / 2, rtol=1e-10
     )
     assert discrepancy(one[:1], one[:1]).item() == 0  # no width, no nan
+
+
+def test_convolutions_by_fourier_transforms() -> None:
+    torch.manual_seed(0)
+    x, bias = torch.randn(2, 3, 11, 12), torch.randn(3)
+    for size in (1, 4, 9):
+        weight = torch.randn(3, 3, size, size)
+        torch.testing.assert_close(convolved(x, weight, bias), F.conv2d(x, weight, bias), rtol=1e-4, atol=1e-4)
+        back = F.conv_transpose2d(x, weight, bias)
+        torch.testing.assert_close(convolved_back(x, weight, bias), back, rtol=1e-4, atol=1e-4)
 
 
 def test_the_complement_by_hand() -> None:

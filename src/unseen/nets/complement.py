@@ -28,6 +28,23 @@ def draw_filters(scales: Sequence[int], rng: torch.Generator) -> list[tuple[Tens
     return [one(1), *(one(size) for size in scales for _ in ("down", "up"))]
 
 
+def convolved(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`F.conv2d` by Fourier transforms: with three channels and kernels up to 17 px, many times as fast on CPUs."""
+    size = (x.shape[2], x.shape[3])
+    product = torch.einsum("bihw,oihw->bohw", torch.fft.rfft2(x), torch.fft.rfft2(weight, s=size).conj())
+    whole: Tensor = torch.fft.irfft2(product, s=size)
+    # The sums that would reach over the border wrap around it, and lie behind the others.
+    return whole[:, :, : size[0] - weight.shape[2] + 1, : size[1] - weight.shape[3] + 1] + bias[:, None, None]
+
+
+def convolved_back(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`F.conv_transpose2d` in the same way."""
+    size = (x.shape[2] + weight.shape[2] - 1, x.shape[3] + weight.shape[3] - 1)
+    product = torch.einsum("bihw,iohw->bohw", torch.fft.rfft2(x, s=size), torch.fft.rfft2(weight, s=size))
+    whole: Tensor = torch.fft.irfft2(product, s=size)
+    return whole + bias[:, None, None]
+
+
 class StyleComplement(nn.Module):
     """Images to images in styles that the data has not: a colour map and, at several scales, a convolution, a new style
     per channel and place, and a convolution back. Only the styles are trained; convolutions are random.
@@ -58,8 +75,8 @@ class StyleComplement(nn.Module):
         colour, *pairs = filters
         parts = [torch.tanh(F.dropout(F.conv2d(x, *colour), dropped, training=dropped > 0))]
         for scale, (stretch, shift) in enumerate(zip(self.stretch, self.shift, strict=True)):
-            styled = stretch * F.instance_norm(F.conv2d(x, *pairs[2 * scale])) + shift
-            parts.append(torch.tanh(F.conv_transpose2d(styled, *pairs[2 * scale + 1])))
+            styled = stretch * F.instance_norm(convolved(x, *pairs[2 * scale])) + shift
+            parts.append(torch.tanh(convolved_back(styled, *pairs[2 * scale + 1])))
         return torch.stack([share * part for share, part in zip(shares, parts, strict=True)]).sum(0) / shares.sum()
 
     def diversify(self, x: Tensor, rng: torch.Generator) -> Tensor:

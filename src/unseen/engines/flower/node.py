@@ -8,6 +8,7 @@ functions of Flower that are not public: flwr is pinned to 1.41, and the deploym
 
 from __future__ import annotations
 
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
@@ -50,12 +52,21 @@ def serve(address: str, *, root_certificates: Path | None = None, said: Callable
             time.sleep(1.0)
             continue
         if found.HasField("task") and found.token:
-            try:
-                _carry_out(_client(address, known, found.token), said)
-            except httpx.HTTPError as error:
-                said(f"the SuperNode went away during a task ({type(error).__name__})")
+            # A thread each: when a run dies while its order is on the way, the rest of the order never comes, and Flower
+            # would wait two hours for it. The next run's order must not wait behind it.
+            threading.Thread(target=_try, args=(_client(address, known, found.token), said), daemon=True).start()
         else:
             time.sleep(POLL)
+
+
+_TURN = threading.Lock()  # one order is carried out at a time
+
+
+def _try(client: Any, said: Callable[[str], None]) -> None:
+    try:
+        _carry_out(client, said)
+    except (httpx.HTTPError, ObjectPullError, RuntimeError) as error:
+        said(f"a task was given up: {type(error).__name__}: {error}")
 
 
 def _client(address: str, root_certificates: bytes | None, token: str = "") -> Any:
@@ -78,7 +89,8 @@ def _carry_out(client: Any, said: Callable[[str], None]) -> None:
     heartbeat.start()
     try:
         message, context, _run, _bundle = pull_task_input(client)
-        reply, status, details = _answer(message, context, said)
+        with _TURN:
+            reply, status, details = _answer(message, context, said)
         push_message(client, reply, context)
         push_task_output(client=client, context=context, sub_status=status, details=details)
     finally:
