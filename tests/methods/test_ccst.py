@@ -53,7 +53,7 @@ def test_survey_and_brief() -> None:
         told = method.survey(work)["styles"]
         every = CCST().survey(work)["styles"]
         own = overall(style_of(work.net.run_stage(0, work.site.train.batch(torch.arange(32)).x)))
-    assert told.shape == (5, 2, 32) and every.shape == (1, 2, 32)
+    assert told.shape == (5, 2, 8) and every.shape == (1, 2, 8)
     torch.testing.assert_close(every, own)
     server = Server({})
     notes = method.brief(server, {"a": {"styles": told}, "b": {"styles": told + 1}}, ["a", "b"])
@@ -65,7 +65,7 @@ def test_the_next_client_does_not_find_the_banks_of_the_last() -> None:
     method = CCST()
     net = tiny_net(method)
     (module,) = net.norms(Restyle)
-    method.prepare(desk(method, net=net, brief={"styles": torch.ones(2, 2, 32)}))
+    method.prepare(desk(method, net=net, brief={"styles": torch.ones(2, 2, 8)}))
     assert module.bank is not None
     method.prepare(desk(method, net=net))
     assert module.bank is None
@@ -110,6 +110,6 @@ def test_through_the_real_loop(tmp_path: Path) -> None:
     fed = federation("ccst", tmp_path, rounds=2, local_steps=1)
     fed.run()
     assert {client: tuple(value.shape) for client, value in fed.server.memory.items()} == dict.fromkeys(
-        "abc", (1, 2, 32)
+        "abc", (1, 2, 8)
     )
     assert fed.net.norms(Restyle)[0].bank is not None

@@ -196,7 +196,7 @@ def test_through_the_real_loop_with_partial_participation(tmp_path: Path) -> Non
     assert server.state[TAKEN].tolist() == [1, 1, 1]
     assert set(accuracies) == {1, 2, 3} and all(set(of) == set(sites) for of in accuracies.values())
     # What clients measured is the ensemble that a fresh net makes of the server's state alone.
-    last = evaluate(share, engine, server.state, 4, Ledger())
+    last = evaluate(engine, server.state, 4, Ledger())
     fresh = tiny_net(method, seed=5)
     load(fresh, server.state)
     for name, here in sites.items():
