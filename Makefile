@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test faults check bench clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 \t/' | expand -t 16
@@ -26,8 +26,11 @@ demo: setup ## train three styles of digits together, test on the fourth, with t
 	@$(BIN)/unseen report demo
 	@echo "look next: open demo/report.html;  $(BIN)/unseen show demo;  $(BIN)/unseen methods gperxan"
 
-test: setup ## all tests (two processes)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+test: setup ## all tests but those of `make faults` (two processes)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/engines/test_flower_faults.py
+
+faults: setup ## real Flower processes killed, lying and coming back: minutes of waiting for time-outs
+	@$(BIN)/python -m pytest tests/engines/test_flower_faults.py
 
 check: setup ## format, lint, types, import rules
 	@$(BIN)/ruff format --check .
