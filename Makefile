@@ -27,7 +27,7 @@ demo: setup ## train three styles of digits together, test on the fourth, with t
 	@echo "look next: open demo/report.html;  $(BIN)/unseen show demo;  $(BIN)/unseen methods gperxan"
 
 test: setup ## all tests but those of `make faults` (two processes)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/engines/test_flower_faults.py
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/engines/test_flower_faults.py
 
 faults: setup ## real Flower processes killed, lying and coming back: minutes of waiting for time-outs
 	@$(BIN)/python -m pytest tests/engines/test_flower_faults.py

@@ -23,8 +23,6 @@ from unseen.cli.show import sparkline
 from unseen.errors import UserError
 from unseen.method import Method
 
-pytestmark = pytest.mark.xdist_group("cli")  # one worker: its tests share a run
-
 TINY = ["--rounds", "1", "--local-steps", "1", "--workers", "1", "--test-every", "0"]
 
 

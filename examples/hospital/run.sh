@@ -10,7 +10,10 @@ mkdir -p "$folder"
 
 # Whatever happens, nothing that was started here stays: the nodes go first, the SuperLink last.
 started=()
-stop() { for pid in $(printf '%s\n' "${started[@]}" | tac); do kill -9 -- "-$pid" 2>/dev/null || true; done; }
+stop() {
+    for pid in $(printf '%s\n' "${started[@]}" | tac); do kill -9 -- "-$pid" 2>/dev/null || true; done
+    wait 2>/dev/null || true
+}
 trap stop EXIT
 start() { # NAME COMMAND...: in the background, in a process group of its own, with its own log
     local name=$1; shift
@@ -33,7 +36,7 @@ start superlink flower-superlink --host 127.0.0.1 --port "$link" --enable-supern
     --ssl-ca-certfile "$keys/ca.crt" --ssl-certfile "$keys/server.crt" --ssl-keyfile "$keys/server.key"
 if command -v nginx >/dev/null; then
     mkdir -p "$folder/app/nginx_temp"
-    start nginx nginx -c "$folder/app/nginx.conf" -p "$folder/app" -g 'daemon off;'
+    start nginx nginx -c "$folder/app/nginx.conf" -p "$folder/app" -g 'daemon off; master_process off;'
 else
     echo "nginx is not installed: the sites reach the SuperLink directly, which a real deployment must not allow"
     public=$link

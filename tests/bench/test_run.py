@@ -19,8 +19,6 @@ from unseen.bench.run import run_settings
 from unseen.errors import UserError
 from unseen.files import read_json, read_tensors
 
-pytestmark = pytest.mark.xdist_group("run")  # one worker: its tests share a run
-
 TINY: dict[str, Any] = {"rounds": 4, "local_steps": 2, "batch_size": 16, "test_every": 2}
 
 

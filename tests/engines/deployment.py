@@ -103,7 +103,9 @@ class Federation:
             "--ssl-certfile", keys / "server.crt", "--ssl-keyfile", keys / "server.key",
         )  # fmt: skip
         if shutil.which("nginx"):
-            self.start("nginx", "nginx", "-c", self.app / "nginx.conf", "-p", self.app, "-g", "daemon off;")
+            self.start(
+                "nginx", "nginx", "-c", self.app / "nginx.conf", "-p", self.app, "-g", "daemon off; master_process off;"
+            )
         self.until(lambda: listens(self.link), "the SuperLink")
         # At once: most of the time of a `flwr` command is its start.
         for site in self.sites:

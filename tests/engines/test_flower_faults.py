@@ -20,7 +20,6 @@ from unseen.bench.records import RunDirectory
 from unseen.bench.run import run_settings
 from unseen.types import Tensors
 
-pytestmark = pytest.mark.xdist_group("flower")
 EAST, NORTH, WEST = SITES
 
 

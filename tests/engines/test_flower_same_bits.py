@@ -25,8 +25,6 @@ from unseen.types import Server
 
 METHODS = ("fedavg", "fedbn", "fedfd-a", "stablefdg", "fedadg")
 
-pytestmark = pytest.mark.xdist_group("flower")  # processes with timeouts: one at a time
-
 
 def final(directory: Path) -> Server:
     restored = RunDirectory(directory).restore()

@@ -16,8 +16,6 @@ from unseen.bench.collect import collect
 from unseen.files import write_json
 from unseen.report.page import write_page
 
-pytestmark = pytest.mark.xdist_group("page")  # one worker: its tests share a run
-
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )

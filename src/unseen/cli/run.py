@@ -86,6 +86,10 @@ def run(
             help="Round to keep: validation, last, or oracle (PEEKS at the unseen domain).", rich_help_panel=BUDGET
         ),
     ] = None,
+    validation_mean: Annotated[
+        str | None,
+        typer.Option(help="Validation over clients (plain mean) or examples (by images).", rich_help_panel=BUDGET),
+    ] = None,
     augmentation: Annotated[
         str | None,
         typer.Option(help="none, domainbed, jigen, fedadg, gperxan, dassl or digits.", rich_help_panel=BUDGET),
