@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults check bench clean
+.PHONY: help setup demo test flower check bench clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 \t/' | expand -t 16
@@ -26,11 +26,11 @@ demo: setup ## train three styles of digits together, test on the fourth, with t
 	@$(BIN)/unseen report demo
 	@echo "look next: open demo/report.html;  $(BIN)/unseen show demo;  $(BIN)/unseen methods gperxan"
 
-test: setup ## all tests but those of `make faults` (two processes)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/engines/test_flower_faults.py
+test: setup ## all tests but those of `make flower` (two processes)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/engines/test_flower_faults.py --ignore tests/engines/test_flower_example.py
 
-faults: setup ## real Flower processes killed, lying and coming back: minutes of waiting for time-outs
-	@$(BIN)/python -m pytest tests/engines/test_flower_faults.py
+flower: setup ## real Flower processes: the hospital example; sites killed, lying and coming back (minutes of time-outs)
+	@$(BIN)/python -m pytest tests/engines/test_flower_example.py tests/engines/test_flower_faults.py
 
 check: setup ## format, lint, types, import rules
 	@$(BIN)/ruff format --check .
