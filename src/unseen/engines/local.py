@@ -80,9 +80,8 @@ class _Worker:
         forkable = "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         context = multiprocessing.get_context("fork" if forkable else "spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(
-            target=_serve, args=(theirs, self.pipe if forkable else None, workshop), daemon=True
-        )  # type: ignore[attr-defined]
+        process = context.Process  # type: ignore[attr-defined]  # of every context but the abstract one
+        self.process = process(target=_serve, args=(theirs, self.pipe if forkable else None, workshop), daemon=True)
         self.process.start()
         theirs.close()
         self.client: ClientId = ""
