@@ -10,8 +10,6 @@ first round has no such term.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from unseen.method import Method
+from unseen.nets.frozen import evaluating
 from unseen.nets.net import Net
 from unseen.tensors import prefixed, snapshot, unprefixed
 from unseen.types import Batch, Tensors, Work
@@ -35,18 +34,6 @@ class Extractor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net.features(x)
-
-
-@contextmanager
-def evaluating(net: Net) -> Iterator[None]:
-    """Every module in eval mode, then as it was."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def contrast(features: Tensor, received: Tensor, previous: Tensor, temperature: float) -> Tensor:
