@@ -92,10 +92,11 @@ def cost(
 ) -> None:
     """Parameters, bytes per round, and step and inference time as ratios to FedAvg, measured side by side."""
     from unseen.bench.cost import measure_costs
+    from unseen.nets.backbones import usual_image_size
     from unseen.report.tables import megabytes
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    size = image_size or (32 if backbone == "convnet" else 224)
+    size = image_size or usual_image_size(backbone)
     found = measure_costs(
         names,
         backbone=backbone,

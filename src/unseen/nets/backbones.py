@@ -199,20 +199,26 @@ class AlexNet(nn.Module):
 
 @dataclass(frozen=True)
 class Own:
-    """One of our own networks: how to make it, and the smallest image it takes."""
+    """One of our own networks: how to make it, the smallest image it takes, and the usual one."""
 
     make: Callable[[], nn.Module]
     smallest: int
+    usual: int
     pixel_mean: tuple[float, float, float]
     pixel_std: tuple[float, float, float]
 
 
 HALVES = (0.5, 0.5, 0.5)
 OWN: Mapping[str, Own] = {
-    "convnet": Own(ConvNet, 16, HALVES, HALVES),
-    "alexnet": Own(AlexNet, 64, IMAGENET_MEAN, IMAGENET_STD),
-    "alexnet_bn": Own(lambda: AlexNet(batch_norm=True), 64, IMAGENET_MEAN, IMAGENET_STD),
+    "convnet": Own(ConvNet, 16, 32, HALVES, HALVES),
+    "alexnet": Own(AlexNet, 64, 224, IMAGENET_MEAN, IMAGENET_STD),
+    "alexnet_bn": Own(lambda: AlexNet(batch_norm=True), 64, 224, IMAGENET_MEAN, IMAGENET_STD),
 }
+
+
+def usual_image_size(backbone: str) -> int:
+    """The side of the images a backbone was made for, in px: timm's are ImageNet's."""
+    return OWN[backbone].usual if backbone in OWN else 224
 
 
 # --- the door --------------------------------------------------------------------------------------------------------
