@@ -178,7 +178,7 @@ PACS_QUICK = Protocol(
     data="pacs",
     backbone="mobilenetv2_100",
     image_size=112,
-    rounds=8,
+    rounds=5,
     local_steps=20,
     batch_size=32,
     optimizer=OptimizerPlan(lr=0.01, momentum=0.9, weight_decay=5e-4, schedule="cosine"),
