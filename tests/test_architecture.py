@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,10 @@ def test_every_method_file_opens_with_its_box() -> None:
     for path in (SOURCE / "methods").glob("[a-z]*.py"):
         opening = ast.get_docstring(ast.parse(path.read_text())) or ""
         assert "The box:" in opening, path.name
+
+
+def test_a_run_with_a_net_of_ours_starts_without_the_heavy_imports() -> None:
+    heavy = ("timm", "torchvision", "sklearn", "matplotlib", "flwr", "ray")
+    code = f"import sys, unseen.api, unseen.bench.run, unseen.cli; print([m for m in {heavy} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import timm
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -76,6 +75,8 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 
 def test_the_hub_out_of_reach_says_to_give_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm  # after unseen.nets: see torchvision_ops
+
     create = timm.create_model
 
     def offline(name: str, pretrained: bool = False, **arguments: object) -> object:

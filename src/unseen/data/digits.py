@@ -21,7 +21,6 @@ from functools import cache, lru_cache
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage  # type: ignore[import-untyped, unused-ignore]
-from sklearn.datasets import load_digits
 
 from unseen.chance import numpy_generator
 from unseen.data.domains import DomainIndex, IntArray, Pixels
@@ -42,6 +41,8 @@ _FINE = 2 * SIZE  # drawn at twice the size, then averaged: smooth edges
 @lru_cache(maxsize=1)
 def _originals() -> tuple[Floats, IntArray]:
     """The 8 x 8 pictures in [0, 1], and what they show."""
+    from sklearn.datasets import load_digits  # takes a second, and only who uses these digits should wait
+
     bunch = load_digits()
     return np.asarray(bunch.images, dtype=np.float64) / 16.0, np.asarray(bunch.target, dtype=np.int64)
 

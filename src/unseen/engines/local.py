@@ -58,8 +58,11 @@ class LocalEngine:
                 shown += 1
 
     def close(self) -> None:
+        # All pipes first: a worker inherits the parent's ends of those forked before it, and only their last closing is seen.
         for worker in self._workers:
-            worker.stop()
+            worker.hang_up()
+        for worker in self._workers:
+            worker.join()
         self._workers = []
 
     def __enter__(self) -> LocalEngine:
@@ -110,9 +113,11 @@ class _Worker:
             f"after the last finished round, perhaps with fewer --workers."
         )
 
-    def stop(self) -> None:
+    def hang_up(self) -> None:
         with contextlib.suppress(OSError):
             self.pipe.close()
+
+    def join(self) -> None:
         self.process.join(timeout=5)
         if self.process.is_alive():
             self.process.kill()

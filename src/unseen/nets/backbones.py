@@ -1,118 +1,18 @@
-"""`create_net`: backbones by name. timm's are told apart by class, one small anatomy per family; three are our own."""
+"""`create_net`: backbones by name. Three are our own; the others are timm's (`timm_backbones`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 
-import timm
 import torch
-from timm.models.densenet import DenseBlock, DenseNet
-from timm.models.efficientnet import EfficientNet
-from timm.models.mobilenetv3 import MobileNetV3
-from timm.models.resnet import ResNet
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 
 from unseen.chance import derive
-from unseen.errors import UserError, unknown
+from unseen.errors import UserError
 from unseen.nets.net import IMAGENET_MEAN, IMAGENET_STD, Anatomy, Net
-from unseen.nets.weights import load_weights, pretrained
-from unseen.types import Tensors
-
-
-# --- timm's families -------------------------------------------------------------------------------------------------
-class ResNetAnatomy(Anatomy):
-    def stages(self, backbone: nn.Module) -> Sequence[Sequence[nn.Module]]:
-        stem = ("conv1", "bn1", "act1", "maxpool")
-        names = ((*stem, "layer1"), ("layer2",), ("layer3",), ("layer4",))
-        return [[backbone.get_submodule(name) for name in stage] for stage in names]
-
-
-class DenseNetAnatomy(Anatomy):
-    """A stage is a dense block with the transition after it; the last one ends with the final norm."""
-
-    def stages(self, backbone: nn.Module) -> Sequence[Sequence[nn.Module]]:
-        stages: list[list[nn.Module]] = [[]]
-        for module in cast(DenseNet, backbone).features.children():
-            if isinstance(module, DenseBlock) and any(isinstance(other, DenseBlock) for other in stages[-1]):
-                stages.append([])
-            stages[-1].append(module)
-        return stages
-
-
-class EfficientNetAnatomy(Anatomy):
-    """Blocks grouped by resolution like ResNet's layers: stages end at strides 4, 8, 16 and 32."""
-
-    def stages(self, backbone: nn.Module) -> Sequence[Sequence[nn.Module]]:
-        net = cast(EfficientNet, backbone)
-        # timm notes for each stride the last group of blocks, "blocks.4"
-        ends = [int(info["module"].removeprefix("blocks.")) + 1 for info in net.feature_info if info["reduction"] >= 4]
-        ends[-1] = len(net.blocks)
-        groups = list(net.blocks.children())
-        stages: list[list[nn.Module]] = [groups[a:b] for a, b in pairwise([0, *ends])]
-        stages[0] = [net.conv_stem, net.bn1, *stages[0]]
-        stages[-1] += self.tail(backbone)
-        return stages
-
-    def tail(self, backbone: nn.Module) -> list[nn.Module]:
-        """What runs between the last block and the pooling."""
-        net = cast(EfficientNet, backbone)
-        return [net.conv_head, net.bn2]
-
-
-class MobileNetV3Anatomy(EfficientNetAnatomy):
-    def tail(self, backbone: nn.Module) -> list[nn.Module]:
-        return []  # its last convolution runs after the pooling
-
-
-class VisionTransformerAnatomy(Anatomy):
-    """Four groups of blocks. The maps are all tokens in one row, B x C x 1 x N, prefix (class) tokens first.
-
-    In this form everything a method does to maps reaches what is pooled, and `features(x) == pool(maps(x))` holds as
-    for any other backbone. The tokens B x N x C are the same memory, channels last.
-    """
-
-    def arguments(self, image_size: int) -> Mapping[str, object]:
-        return {"img_size": image_size}
-
-    def stages(self, backbone: nn.Module) -> Sequence[Sequence[nn.Module]]:
-        net = cast(VisionTransformer, backbone)
-        blocks = list(net.blocks.children())
-        cuts = [len(blocks) * stage // 4 for stage in range(5)]
-        stages: list[list[nn.Module]] = [blocks[a:b] for a, b in pairwise(cuts)]
-        stages[-1].append(net.norm)
-        return stages
-
-    def run(self, backbone: nn.Module, stage: int, x: Tensor) -> Tensor:
-        net = cast(VisionTransformer, backbone)
-        if stage == 0:
-            tokens = net.norm_pre(net.patch_drop(net._pos_embed(net.patch_embed(x))))
-        else:
-            tokens = x.squeeze(2).transpose(1, 2)
-        for module in self.stages(backbone)[stage]:
-            tokens = module(tokens)
-        return cast(Tensor, tokens).transpose(1, 2).unsqueeze(2)
-
-    def pool(self, backbone: nn.Module, maps: Tensor) -> Tensor:
-        return super().pool(backbone, maps.squeeze(2).transpose(1, 2))
-
-    def translate(self, backbone: nn.Module, weights: Tensors) -> Tensors:
-        # position embeddings of another image size are resampled
-        resampled: Tensors = checkpoint_filter_fn(weights, cast(VisionTransformer, backbone))
-        return resampled
-
-
-# Exact classes, not subclasses: a subclass in timm usually changes the forward pass.
-ANATOMIES: Mapping[type[nn.Module], Anatomy] = {
-    ResNet: ResNetAnatomy(),
-    DenseNet: DenseNetAnatomy(),
-    EfficientNet: EfficientNetAnatomy(),
-    MobileNetV3: MobileNetV3Anatomy(),
-    VisionTransformer: VisionTransformerAnatomy(),
-}
+from unseen.nets.weights import load_weights
 
 
 # --- our own ---------------------------------------------------------------------------------------------------------
@@ -247,7 +147,10 @@ def create_net(
             module, mean, std = own.make(), own.pixel_mean, own.pixel_std
             anatomy: Anatomy = OwnAnatomy()
         else:
-            module, anatomy, mean, std = _timm_backbone(backbone, image_size, weights)
+            # Only here: importing timm takes seconds, and a run with a network of ours does without.
+            from unseen.nets.timm_backbones import timm_backbone
+
+            module, anatomy, mean, std = timm_backbone(backbone, image_size, weights, own=OWN)
         if weights not in ("none", "imagenet"):
             load_weights(module, weights, anatomy)
         return Net(
@@ -260,24 +163,3 @@ def create_net(
             pixel_mean=mean,
             pixel_std=std,
         )
-
-
-def _timm_backbone(
-    name: str, image_size: int, weights: str
-) -> tuple[nn.Module, Anatomy, tuple[float, float, float], tuple[float, float, float]]:
-    if not timm.is_model(name):
-        known = [*OWN, *timm.list_models()]
-        raise unknown(
-            "backbone", name, known, "The names are timm's (timm.list_models()), convnet, alexnet, alexnet_bn."
-        )
-    with torch.device("meta"):  # the family is known by the class, and a module on meta costs no memory
-        family = type(timm.create_model(name, num_classes=0))
-    anatomy = ANATOMIES.get(family)
-    if anatomy is None:
-        raise UserError(
-            f"{name} is of timm's family {family.__name__}, which unseen cannot take apart: "
-            f"use one of {', '.join(sorted(known.__name__ for known in ANATOMIES))}, convnet or alexnet."
-        )
-    module = pretrained(name, weights == "imagenet", anatomy.arguments(image_size))
-    config = cast(Mapping[str, Any], module.pretrained_cfg)
-    return module, anatomy, tuple(config["mean"]), tuple(config["std"])

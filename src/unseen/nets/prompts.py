@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from unseen.errors import UserError
@@ -30,6 +29,8 @@ class Prompt(nn.Module):
 
 def add_prompt(net: Net, length: int) -> Net:
     """A prompt in front of the first block. A net without tokens is an error."""
+    from timm.models.vision_transformer import VisionTransformer  # takes seconds, and only DoPrompt needs it
+
     backbone = net.backbone
     if not isinstance(backbone, VisionTransformer):
         raise UserError(

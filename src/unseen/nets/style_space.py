@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
 from unseen.errors import UserError
@@ -53,6 +52,8 @@ def centres_of(points: Floats, count: int, dice: np.random.Generator) -> Floats:
     """k-means++ with `count` clusters for one iteration: seeding, one assignment, one mean."""
     if not np.isfinite(points).all():
         raise UserError("The styles of a batch are not finite: training has diverged; give a smaller learning rate.")
+    from sklearn.cluster import kmeans_plusplus  # takes a second: not before there is something to cluster
+
     seeds, _ = kmeans_plusplus(points, count, random_state=int(dice.integers(2**31 - 1)))
     nearest = _distances(points, seeds).argmin(1)
     members = nearest[:, None] == np.arange(count)

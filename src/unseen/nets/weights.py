@@ -1,13 +1,11 @@
-"""Pretrained weights: none, timm's hub, or a file. A file must fit the backbone exactly; its classifier is ignored."""
+"""Pretrained weights from a file. It must fit the backbone exactly; its classifier is ignored."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
-import timm
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -18,21 +16,6 @@ from unseen.nets.net import Anatomy
 from unseen.types import Tensors
 
 SHOWN = 3  # tensors named in an error
-
-
-def pretrained(name: str, hub: bool, arguments: Mapping[str, object]) -> nn.Module:
-    """timm's module without its classifier, with ImageNet's weights if `hub`."""
-    create = cast(Callable[..., nn.Module], timm.create_model)
-    try:
-        return create(name, pretrained=hub, num_classes=0, **arguments)
-    except Exception as error:
-        if not hub:
-            raise
-        # huggingface_hub, httpx, requests and urllib each have their own family of network errors
-        raise UserError(
-            f"The ImageNet weights of {name} could not be had from timm's hub ({type(error).__name__}): "
-            f"check the network, or give a file to --weights."
-        ) from error
 
 
 def read_file(path: str | Path) -> Tensors:
