@@ -97,6 +97,7 @@ def federate(
     A model is evaluated by the same message that opens the next round: one exchange per round, on every engine.
     """
     clients = list(engine.clients())
+    server.rounds = plan.rounds
     while server.round < plan.rounds:
         number = server.round + 1
         chosen = sample(clients, plan, number)

@@ -61,6 +61,14 @@ class OptimizerPlan:
             return self.lr * self.step_factor ** ((round - 1) // self.step_every)
         return self.lr
 
+    def reach(self, steps: int) -> float:
+        """What a constant gradient of 1 moves a weight in that many steps, in learning rates.
+
+        The number of steps; more with SGD's momentum, in which a gradient is felt again in later steps.
+        """
+        momentum = self.momentum if self.name == "sgd" else 0.0
+        return sum((1 - momentum**step) / (1 - momentum) for step in range(1, steps + 1))
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -114,6 +122,7 @@ class Server:
     state: Tensors
     seed: int = 0  # for the server's own draws
     round: int = 0  # the last finished round
+    rounds: int = 0  # of the whole run
     memory: Memory = field(default_factory=dict)
     met: set[ClientId] = field(default_factory=set)  # clients that have trained: they hold what is theirs
 

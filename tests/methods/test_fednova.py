@@ -10,8 +10,8 @@ from tests.federation import federation
 from tests.methods.desk import desk
 from unseen.method import compose
 from unseen.methods.fedbn import FedBN
-from unseen.methods.fednova import FedNova, reach
-from unseen.types import Reply, Server
+from unseen.methods.fednova import FedNova
+from unseen.types import OptimizerPlan, Reply, Server
 
 
 def numpy_sgd(momentum: float, steps: int) -> float:
@@ -25,8 +25,9 @@ def numpy_sgd(momentum: float, steps: int) -> float:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_reach_by_hand(momentum: float) -> None:
-    assert reach(momentum, 7) == pytest.approx(numpy_sgd(momentum, 7))
-    assert reach(0.0, 7) == 7
+    assert OptimizerPlan(momentum=momentum).reach(7) == pytest.approx(numpy_sgd(momentum, 7))
+    assert OptimizerPlan().reach(7) == 7
+    assert OptimizerPlan("adam", momentum=0.9).reach(7) == 7  # momentum is SGD's
 
 
 def test_merge_by_hand() -> None:
@@ -75,4 +76,4 @@ def test_only_what_is_trained_and_sent_has_steps() -> None:
     trained = {name for name, _ in work.net.named_parameters()}
     assert len(told) == len(sent)
     assert [key for key, steps in zip(sent, told.tolist(), strict=True) if steps > 0] == sorted(trained)
-    assert set(told.tolist()) == {0.0, reach(0.9, 4)}
+    assert set(told.tolist()) == {0.0, OptimizerPlan(momentum=0.9).reach(4)}

@@ -34,12 +34,12 @@ def test_weights_are_clipped_at_zero_and_without_gaps_nothing_moves() -> None:
 
 def reply(client: str, round: int, local: float, received: float | None, name: str) -> Reply:
     metrics = {f"local.{name}": local} | ({} if received is None else {f"received.{name}": received})
-    return Reply(client, "train", round, 10, report={"rounds": torch.tensor(10.0)}, metrics=metrics)
+    return Reply(client, "train", round, 10, metrics=metrics)
 
 
 @pytest.mark.parametrize(("metric", "name", "sign"), [("acc", "accuracy", -1), ("loss", "loss", 1)])
 def test_three_rounds_by_hand(metric: str, name: str, sign: int) -> None:
-    method, server = GA(metric=metric), Server({})  # type: ignore[arg-type]
+    method, server = GA(metric=metric), Server({}, rounds=10)  # type: ignore[arg-type]
     method.brief(server, {}, ["a", "b"])
     assert [method.weigh(server, reply(c, 1, v, None, name)) for c, v in (("a", 0.8), ("b", 0.6))] == [0.5, 0.5]
     server.round = 1
@@ -56,7 +56,7 @@ def test_three_rounds_by_hand(metric: str, name: str, sign: int) -> None:
 
 
 def test_the_step_shrinks_and_a_client_that_paused_has_no_gap() -> None:
-    method, server = GA(metric="loss"), Server({})
+    method, server = GA(metric="loss"), Server({}, rounds=10)
     method.brief(server, {}, ["a", "b"])
     method.weigh(server, reply("a", 6, 1.0, None, "loss"))
     method.weigh(server, reply("b", 5, 1.0, None, "loss"))
@@ -70,7 +70,7 @@ def test_the_step_shrinks_and_a_client_that_paused_has_no_gap() -> None:
 
 
 def test_a_new_client_gets_the_mean_weight() -> None:
-    method, server = GA(), Server({})
+    method, server = GA(), Server({}, rounds=10)
     method.brief(server, {}, ["a", "b"])
     server.memory["weight/a"], server.memory["weight/b"] = torch.tensor(0.75), torch.tensor(0.25)
     method.brief(server, {}, ["c", "b"])

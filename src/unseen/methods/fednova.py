@@ -21,19 +21,13 @@ from unseen.tensors import RunningMean
 from unseen.types import Reply, Server, Tensors, Work
 
 
-def reach(momentum: float, steps: int) -> float:
-    """||a||_1: what a constant gradient of 1 moves the weights in that many SGD steps, in learning rates."""
-    return sum((1 - momentum**step) / (1 - momentum) for step in range(1, steps + 1))
-
-
 @dataclass(frozen=True)
 class FedNova(Method):
     name: ClassVar[str] = "fednova"
     sends: ClassVar[str] = "how many local steps each tensor was trained for"
 
     def report(self, work: Work) -> Tensors:
-        plan = work.plan.optimizer
-        tau = reach(plan.momentum if plan.name == "sgd" else 0.0, work.steps)
+        tau = work.plan.optimizer.reach(work.steps)
         trained = {name for name, parameter in work.net.named_parameters() if parameter.requires_grad}
         sent = sorted(work.method.share(work.net).up)
         # Zero for what no optimizer moves: running statistics are not a sum of steps, and are averaged as ever.

@@ -54,11 +54,11 @@ class GA(Method):
         known = {client: float(value) for client, value in unprefixed("weight/", server.memory).items()}
         everyone = sorted({*known, *chosen})  # sums have one order, also after a checkpoint
         weights = {c: known[c] * len(known) / len(everyone) if c in known else 1 / len(everyone) for c in everyone}
-        # Heard in the round before this one: (round, gap, rounds of the run), of the round before that.
+        # Heard in the round before this one: (round, gap), of the round before that.
         heard = unprefixed("gap/", server.memory)
         gaps = {client: float(value[1]) for client, value in heard.items()}
-        for round_of_gap, _, rounds in list(heard.values())[:1]:
-            weights = adjusted(weights, gaps, self.size * (1 - float(round_of_gap - 1) / float(rounds)))
+        for round_of_gap, _ in list(heard.values())[:1]:
+            weights = adjusted(weights, gaps, self.size * (1 - (float(round_of_gap) - 1) / server.rounds))
         for client in heard:
             del server.memory[f"gap/{client}"]
         for client, weight in weights.items():
@@ -69,15 +69,12 @@ class GA(Method):
         if work.plan.server_selection != "validation":
             raise UserError("GA reads how the aggregated model does on the clients: use --server-selection validation.")
 
-    def report(self, work: Work) -> Tensors:
-        return {"rounds": torch.tensor(float(work.plan.rounds))}
-
     def weigh(self, server: Server, reply: Reply) -> float:
         memory, name = server.memory, "accuracy" if self.metric == "acc" else "loss"
         before, after = memory.get(f"local/{reply.client}"), reply.metrics.get(f"received.{name}")
         if before is not None and after is not None and int(before[0]) == reply.round - 1:
             gap = (after - float(before[1])) * (-1 if self.metric == "acc" else 1)
-            memory[f"gap/{reply.client}"] = numbers(reply.round - 1, gap, float(reply.report["rounds"]))
+            memory[f"gap/{reply.client}"] = numbers(reply.round - 1, gap)
         if f"local.{name}" in reply.metrics:
             memory[f"local/{reply.client}"] = numbers(reply.round, reply.metrics[f"local.{name}"])
         return max(float(memory.get(f"weight/{reply.client}", numbers(1.0))), LEAST)

@@ -55,13 +55,9 @@ class Scaffold(Method):
 
     def report(self, work: Work) -> Tensors:
         start, now = cast(Tensors, work.scratch["scaffold.start"]), work.net.state_dict()
-        m = work.plan.optimizer.momentum
-        # Without momentum the sum is K. With it, a gradient is felt again in later steps, and x - y holds all of that.
-        reach = sum((1 - m**step) / (1 - m) for step in range(1, work.steps + 1))
+        length = work.plan.optimizer.reach(work.steps) * work.lr  # K * lr, and with momentum what it adds
         zero = torch.zeros(())
-        change = {
-            key: ((x - now[key]) / (reach * work.lr)).cpu() - work.brief.get(key, zero) for key, x in start.items()
-        }
+        change = {key: ((x - now[key]) / length).cpu() - work.brief.get(key, zero) for key, x in start.items()}
         for key, delta in change.items():
             work.memory[key] = work.memory.get(key, zero) + delta
         return change
