@@ -42,6 +42,11 @@ class Method:
     keeps_optimizers: ClassVar[frozenset[str]] = frozenset()  # optimizers whose state a client keeps between rounds
     ignores: ClassVar[frozenset[str]] = frozenset()  # verbs of other parts that this method's own verbs never call
 
+    @property
+    def remark(self) -> str:
+        """What a reader of a table must know beside the name, as that this is not quite the published method."""
+        return ""
+
     # --- the model -----------------------------------------------------------------------------------------------
     def build(self, net: Net) -> Net:
         """Surgery and side networks. Runs once per worker, under the run's seed."""
@@ -178,6 +183,10 @@ class Composed(Method):
     """
 
     parts: tuple[Method, ...] = ()
+
+    @property
+    def remark(self) -> str:
+        return "; ".join(part.remark for part in self.parts if part.remark)
 
     def _owner(self, verb: str) -> Method:
         return next((part for part in self.parts if overrides(part, verb)), self.parts[0])

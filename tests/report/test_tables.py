@@ -97,6 +97,15 @@ def test_a_field_makes_a_row_of_its_own_without_a_published_number(tmp_path: Pat
     ]  # fmt: skip
 
 
+def test_a_variant_of_ours_is_called_so_and_has_no_published_number(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.6, "ccst": 0.7}, data="pacs", protocol="gperxan", targets=["sketch"])
+    (group,) = collect(tmp_path).groups
+    grid = accuracy_grid(group)
+    assert [row[0].text for row in grid.rows] == ["fedavg", "ccst (weight-free, ours) *"]
+    assert "Table" in grid.rows[0][-1].text
+    assert grid.rows[1][-1].text == "-"
+
+
 def test_missing_runs_are_said(tmp_path: Path) -> None:
     invent(tmp_path, {"fedavg": 0.5})
     invent(tmp_path, {"fedbn": 0.6}, targets=["ink"])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from unseen.bench.statistics import (
 )
 from unseen.data.catalog import CATALOG
 from unseen.files import read_json
-from unseen.registry import registered
+from unseen.registry import parse, registered
 
 BASELINE = "fedavg"
 
@@ -52,6 +52,11 @@ class Row:
         """What leaves a client beyond the model's weights, in the words of the methods."""
         known = registered()
         return "; ".join(known[part].sends for part in self.method.split("+") if part in known and known[part].sends)
+
+    @property
+    def as_published(self) -> bool:
+        """Is this the method as its paper has it, so that the paper's number may stand beside it?"""
+        return not self.fields and not remark_of(self.method, self.fields)
 
 
 @dataclass
@@ -133,9 +138,15 @@ class Group:
 
 
 def label_of(settings: Settings) -> str:
-    """`fedfd (lambda2=0.02)`."""
-    changed = ", ".join(f"{name}={_spelled(value)}" for name, value in settings.fields.items())
-    return settings.method + (f" ({changed})" if changed else "")
+    """`fedfd (lambda2=0.02)`, `ccst (weight-free, ours)`."""
+    changed = [f"{name}={_spelled(value)}" for name, value in settings.fields.items()]
+    changed += filter(None, [remark_of(settings.method, settings.fields)])
+    return settings.method + (f" ({', '.join(changed)})" if changed else "")
+
+
+def remark_of(method: str, fields: Mapping[str, Any]) -> str:
+    known = set(method.split("+")) <= registered().keys()  # a method of the user's own may not be there to ask
+    return parse(method, fields).remark if known else ""
 
 
 def _spelled(value: Any) -> str:

@@ -40,6 +40,10 @@ class CCST(Method):
     decoder: str = ""  # file with the decoder's weights (decoder.pth of AdaIN)
     exchanges: int = 1  # with a style network: first rounds that begin with an exchange of styles
 
+    @property
+    def remark(self) -> str:
+        return "" if self.encoder else "weight-free, ours"
+
     def build(self, net: Net) -> Net:
         if bool(self.encoder) != bool(self.decoder):
             raise UserError("CCST's style network is two files: give both encoder and decoder, or none of them.")

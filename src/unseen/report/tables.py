@@ -56,7 +56,7 @@ def accuracy_grid(group: Group) -> Grid:
     """Methods x targets, the average, in-domain beside out-of-domain, and the published number where there is one."""
     # A protocol with other numbers than its paper's is not the paper's.
     protocol = group.settings.protocol if not group.changes else ""
-    published = beside(group.settings.data, protocol, [row.method for row in group.rows if not row.fields])
+    published = beside(group.settings.data, protocol, [row.method for row in group.rows if row.as_published])
     columns = ["Method", *group.targets, "Avg", "In-domain", *(["Published"] if published else [])]
     grid = Grid(f"accuracy-{group.name}", f"Unseen accuracy (%): {group.title}", columns)
     summaries = [[*(group.target(row, target) for target in group.targets), group.average(row)] for row in group.rows]
@@ -67,7 +67,7 @@ def accuracy_grid(group: Group) -> Grid:
         cells = [Entry(_marked(row))]
         cells += [Entry(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)]
         if published:
-            cells.append(_published(published.get(row.method) if not row.fields else None))
+            cells.append(_published(published.get(row.method) if row.as_published else None))
         grid.rows.append(cells)
     grid.notes += _notes(group)
     grid.notes += sorted({number.note for number in published.values()})
