@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unseen.data.memory import TensorImages
 from unseen.method import Method, parts_of
 from unseen.nets.backbones import ConvNet, OwnAnatomy, create_net
 from unseen.nets.net import Net
@@ -17,28 +18,6 @@ from unseen.types import Batch, OptimizerPlan, Plan, Site, Work
 PLAN = Plan(
     rounds=2, batch_size=8, optimizer=OptimizerPlan(lr=0.05, momentum=0.9), seed=0, local_epochs=None, local_steps=4
 )
-
-
-@dataclass(frozen=True)
-class TensorImages:
-    """Images in memory, as an ImageSet."""
-
-    x: Tensor
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    @property
-    def labels(self) -> Tensor:
-        return self.y
-
-    @property
-    def domains(self) -> Tensor:
-        return torch.zeros_like(self.y)
-
-    def batch(self, indices: Tensor) -> Batch:
-        return Batch(self.x[indices], self.y[indices], torch.zeros_like(self.y[indices]))
 
 
 def random_images(count: int, classes: int = 3, seed: int = 0, size: int = 32) -> TensorImages:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from unseen.bench.run import one_thread
 from unseen.client import Workshop
+from unseen.data.memory import TensorImages
 from unseen.drawer import Drawer
 from unseen.ledger import Ledger
 from unseen.measure import measure
@@ -27,7 +27,7 @@ from unseen.nets.net import Net
 from unseen.registry import parse
 from unseen.server import federate
 from unseen.tensors import snapshot
-from unseen.types import Batch, ClientId, OptimizerPlan, Order, Plan, Reply, Server, Site
+from unseen.types import ClientId, OptimizerPlan, Order, Plan, Reply, Server, Site
 
 BASELINE = "fedavg"
 CLIENTS = ("one", "two")  # two: a method that exchanges something needs another one
@@ -48,32 +48,11 @@ class Cost:
     bytes_up_statistics: float
 
 
-@dataclass(frozen=True)
-class Noise:
-    """Random images, as an ImageSet."""
-
-    x: Tensor
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    @property
-    def labels(self) -> Tensor:
-        return self.y
-
-    @property
-    def domains(self) -> Tensor:
-        return torch.zeros_like(self.y)
-
-    def batch(self, indices: Tensor) -> Batch:
-        return Batch(self.x[indices], self.y[indices], torch.zeros_like(self.y[indices]))
-
-
-def noise(count: int, size: int, classes: int) -> Noise:
+def noise(count: int, size: int, classes: int) -> TensorImages:
+    """Random images."""
     rng = torch.Generator().manual_seed(0)
     x = torch.rand(count, 3, size, size, generator=rng).contiguous(memory_format=torch.channels_last)
-    return Noise(x, torch.arange(count) % classes)
+    return TensorImages(x, torch.arange(count) % classes)
 
 
 class Recording:
@@ -96,7 +75,7 @@ class Recording:
 class Candidate:
     """One method, ready to be measured."""
 
-    def __init__(self, name: str, plan: Plan, folder: Path, images: Noise, net_of: Callable[[], Net]) -> None:
+    def __init__(self, name: str, plan: Plan, folder: Path, images: TensorImages, net_of: Callable[[], Net]) -> None:
         self.name, self.plan, self.images = name, plan, images
         method = parse(name)
         with torch.random.fork_rng(devices=[]):
