@@ -66,6 +66,14 @@ def test_rules_that_come_down_to_the_images_own_statistics() -> None:
         torch.testing.assert_close(logits(trained(), rule, X, **fields), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_batches_of_tbn_are_not_of_one_class_and_the_order_is_the_seeds() -> None:
+    order = inference_of("tbn").order(100, seed=3)
+    assert sorted(order.tolist()) == list(range(100)) != order.tolist()
+    assert torch.equal(order, inference_of("tbn").order(100, seed=3))
+    assert not torch.equal(order, inference_of("tbn").order(100, seed=4))
+    assert inference_of("iabn").order(100, seed=3).tolist() == list(range(100))
+
+
 def test_tbn_is_train_mode_without_tracking() -> None:
     model, plain = trained(), trained()
     before = {key: value.clone() for key, value in model.net.state_dict().items()}

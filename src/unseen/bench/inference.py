@@ -52,6 +52,10 @@ class Inference:
         """Images in one pass at most; None: as many as there are."""
         return None
 
+    def order(self, images: int, seed: int) -> Tensor:
+        """In which order the images come. A domain lists them class by class."""
+        return torch.arange(images)
+
 
 @dataclass(frozen=True)
 class TBN(Inference):
@@ -69,6 +73,10 @@ class TBN(Inference):
 
     def most(self) -> int:
         return self.batch
+
+    def order(self, images: int, seed: int) -> Tensor:
+        # Shuffled: a batch of one class is normalised by what makes it that class, and the answer is lost.
+        return torch.randperm(images, generator=_dice(seed, 0, self.name))
 
 
 @dataclass(frozen=True)
@@ -231,6 +239,7 @@ def evaluate_run(
     index = load_index(settings.data, Path(settings.root) if settings.root else None)
     store = open_store(index, settings.image_size, skip_broken=settings.skip_broken)
     images = store.domain(index.find(settings.target))
+    images = images.subset(inference.order(len(images), settings.seed))
     line = {"inference": name, "fields": asdict(inference), **score(trained, inference, images)}
     append_line(path / FILE, line)
     return {**line, "own": (RunDirectory.open(path).result() or {}).get("accuracy")}
