@@ -61,7 +61,7 @@ def test_batchnorm_weights_of_the_backbone_land_in_the_bn_branch() -> None:
                 (bn.weight, bn.bias, bn.running_mean, bn.running_var), (0.1, 0.2, 0.3, 0.4), strict=True
             ):
                 tensor.fill_(number + value)
-    GPerXAN().build(net)
+    GPerXAN(variant="official").build(net)
     layers = net.norms(XAN)
     assert len(layers) == 4
     for number, layer in enumerate(layers):
@@ -159,3 +159,25 @@ def test_too_many_stages_is_an_error() -> None:
 def test_a_backbone_without_batchnorm_is_an_error() -> None:
     with pytest.raises(UserError, match="no BatchNorm2d"):
         GPerXAN().build(create_net("alexnet", 3, image_size=64))
+
+
+def test_gentle_starts_closer_to_the_trained_net_than_official() -> None:
+    def after(variant: str | None) -> torch.Tensor:
+        net = create_net("convnet", 3, image_size=32)
+        with torch.no_grad():
+            for bn in net.norms(nn.BatchNorm2d):  # as training leaves them: scales far from 1
+                bn.weight.fill_(0.3)
+                bn.bias.fill_(0.2)
+        if variant:
+            GPerXAN(variant=variant).build(net)  # type: ignore[arg-type]
+        return net.train().features(random_images(8).x).detach()
+
+    plain = after(None)
+    gentle, official = ((after(variant) - plain).norm() / plain.norm() for variant in ("gentle", "official"))
+    assert gentle < 0.25 * official
+
+
+@pytest.mark.parametrize("start", [0.0, 1.0, -0.5])
+def test_a_start_that_is_no_weight_is_refused(start: float) -> None:
+    with pytest.raises(UserError, match="start"):
+        GPerXAN(start=start).build(tiny_net(GPerXAN()))

@@ -322,6 +322,14 @@ def test_xan_starts_at_one_half_or_at_random() -> None:
     assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
+def test_xan_may_start_near_the_batchnorm_that_was_there() -> None:
+    norm = norm_2d()
+    layer = XAN(norm, affine="bn", w_in=0.1)
+    assert [float(w.detach()) for w in layer.mixture()] == pytest.approx([0.1, 0.9])
+    assert torch.equal(layer.weight, norm.weight) and torch.equal(layer.bias, norm.bias)
+    assert layer.weight is not layer.bn.weight  # a copy: the two are trained apart
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_ibn(training: bool) -> None:
     x, norm = maps(), norm_2d()

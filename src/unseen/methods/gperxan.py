@@ -3,10 +3,11 @@
 Le, Ho, Do, Le-Phuoc, Wong: Efficiently Assemble Normalization Layers and Regularization for Federated Domain
 Generalization. CVPR 2024.
 
-The box: each BatchNorm of the first stages becomes XAN, w_in * IN(h) + w_bn * BN(h) with two scalars per layer; IN
-starts from 1 and 0, BN from the weights that were there. A client keeps its own BN branch and loads the rest; the
-server averages all of it, weighted by images, for the unseen domain. Locally: cross-entropy of the own head, plus
-`guidance` times that of the received, frozen head on the same features.
+The box: each BatchNorm of the first stages becomes XAN, w_in * IN(h) + w_bn * BN(h) with two scalars per layer; BN
+starts from the weights that were there, IN from 1 and 0 (`gentle`, ours: from the same weights, with a small w_in). A
+client keeps its own BN branch and loads the rest; the server averages all of it, weighted by images, for the unseen
+domain. Locally: cross-entropy of the own head, plus `guidance` times that of the received, frozen head on the same
+features.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from unseen.errors import UserError
 from unseen.method import Method
 from unseen.nets.heads import logits_under
 from unseen.nets.net import Net
@@ -32,19 +34,25 @@ class GPerXAN(Method):
 
     stages: int = 4  # stages whose norms are replaced: 4 (all) on PACS, 2 on Office-Home, 1 on Camelyon17's DenseNet
     guidance: float = 0.5  # lambda, the weight of the received head's cross-entropy; searched in 0, 0.25, ..., 1
-    variant: Literal["official", "paper"] = "official"  # where text and published code differ: sets the three below
-    mixing: Literal["softmax", "free"] | None = None  # of w_in, w_bn; None: official softmax, paper free
-    local_weight: bool | None = None  # clients keep their own w_bn; None: official yes, paper no
-    local_plain_bn: bool | None = None  # clients keep BatchNorm that was not replaced; None: official no, paper yes
+    variant: Literal["gentle", "official", "paper"] = "gentle"  # sets the five below; gentle: official, softer start
+    start: float | None = None  # w_in of an untrained XAN with softmax; None: gentle 0.1, official 0.5
+    affine: Literal["one", "bn"] | None = None  # IN starts at 1 and 0, or as the trained BN; None: gentle bn, else one
+    mixing: Literal["softmax", "free"] | None = None  # of w_in, w_bn; None: paper free, else softmax
+    local_weight: bool | None = None  # clients keep their own w_bn; None: paper no, else yes
+    local_plain_bn: bool | None = None  # clients keep BatchNorm that was not replaced; None: paper yes, else no
 
     def build(self, net: Net) -> Net:
-        mixing = self.mixing or ("softmax" if self.variant == "official" else "free")
-        return swap_norms(net, lambda norm: XAN(norm, mixing), self.stages)
+        mixing = self.mixing or ("free" if self.variant == "paper" else "softmax")
+        affine = self.affine or ("bn" if self.variant == "gentle" else "one")
+        start = self.start if self.start is not None else 0.1 if self.variant == "gentle" else 0.5
+        if not 0 < start < 1:
+            raise UserError(f"gperxan: start is {start}; w_in starts between 0 and 1, without the ends.")
+        return swap_norms(net, lambda norm: XAN(norm, mixing, affine, start), self.stages)
 
     def share(self, net: Net) -> Share:
-        official = self.variant == "official"
-        keep_weight = official if self.local_weight is None else self.local_weight
-        keep_plain = not official if self.local_plain_bn is None else self.local_plain_bn
+        paper = self.variant == "paper"
+        keep_weight = not paper if self.local_weight is None else self.local_weight
+        keep_plain = paper if self.local_plain_bn is None else self.local_plain_bn
         branch, weight = net.state_of(XAN, part="bn"), net.state_of(XAN, part="bn.score")
         own = branch if keep_weight else branch - weight
         if keep_plain:

@@ -8,6 +8,7 @@ numbers are cheap; passes over B x C x H x W maps are what a step costs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Self
@@ -403,19 +404,26 @@ class ScoredBatchNorm2d(MomentNorm2d):
 class XAN(nn.Module):
     """w_in * IN(x) + w_bn * BN(x), each with its own affine map (gPerXAN's Eq. 2).
 
-    "softmax": the two weights are the softmax of two scores that start at 1 (the authors' code). "free": the weights
-    themselves, drawn from U(0, 1) (the paper: randomly initialised, unconstrained). `bn` is the branch that gPerXAN
-    keeps on the client: affine map, running statistics, score.
+    "softmax": the two weights are the softmax of two scores (the authors' code, where both start at 1: w_in at 0.5).
+    "free": the weights themselves, drawn from U(0, 1) (the paper: randomly initialised, unconstrained). `bn` is the
+    branch that gPerXAN keeps on the client: affine map, running statistics, score. IN's affine map starts at 1 and 0
+    ("one") or as that of the BatchNorm that was there ("bn"), which is the same where that was not trained.
     """
 
-    def __init__(self, norm: nn.BatchNorm2d, mixing: Literal["softmax", "free"] = "softmax") -> None:
+    def __init__(
+        self,
+        norm: nn.BatchNorm2d,
+        mixing: Literal["softmax", "free"] = "softmax",
+        affine: Literal["one", "bn"] = "one",
+        w_in: float = 0.5,
+    ) -> None:
         super().__init__()
         self.mixing = mixing
         self.bn = ScoredBatchNorm2d.of(norm)
-        like = self.bn.weight.detach()
-        self.weight = nn.Parameter(torch.ones_like(like))
-        self.bias = nn.Parameter(torch.zeros_like(like))
-        self.score = nn.Parameter(torch.ones((), device=like.device))
+        weight, bias = self.bn.weight.detach(), self.bn.bias.detach()
+        self.weight = nn.Parameter(weight.clone() if affine == "bn" else torch.ones_like(weight))
+        self.bias = nn.Parameter(bias.clone() if affine == "bn" else torch.zeros_like(bias))
+        self.score = nn.Parameter(torch.full((), 1 + math.log(w_in / (1 - w_in)), device=weight.device))
         if mixing == "free":
             for score in (self.score, self.bn.score):
                 nn.init.uniform_(score)
