@@ -56,7 +56,9 @@ class Row:
     @property
     def as_published(self) -> bool:
         """Is this the method as its paper has it, so that the paper's number may stand beside it?"""
-        return not self.fields and not remark_of(self.method, self.fields)
+        # Where its fields make it so, a file calls it by its plain name, or names the paper's or its code's variant.
+        theirs = all(name == "variant" and value in ("paper", "official") for name, value in self.fields.items())
+        return (theirs or self.label == self.method) and not remark_of(self.method, self.fields)
 
 
 @dataclass
