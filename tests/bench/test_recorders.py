@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from unseen.bench.protocol import settings
-from unseen.bench.recorders import RECORDERS, Fan, Recorder, TensorBoard, check_recorders, record
+from unseen.bench.protocol import Settings, settings
+from unseen.bench.recorders import RECORDERS, Fan, Recorder, TensorBoard, _mlflow_name, check_recorders, record
 from unseen.bench.run import Silent
 from unseen.errors import UserError
 
@@ -26,18 +27,51 @@ LINE = {
 
 class Listening(Recorder):
     def __init__(self) -> None:
-        self.heard: list[tuple[str, float, int]] = []
+        self.heard: list[tuple[dict[str, float], int]] = []
 
-    def write(self, name: str, value: float, round: int) -> None:
-        self.heard.append((name, value, round))
+    def write(self, values: Mapping[str, float], round: int) -> None:
+        self.heard.append((dict(values), round))
 
 
 def test_numbers_stand_at_their_own_round() -> None:
     one = Listening()
     Fan(Silent(), one).round(LINE)
-    assert one.heard == [("loss", 0.5, 3), ("validation accuracy", 0.8, 2), ("ink/loss", 0.4, 3)]
-    one.finished({"accuracy": 0.7, "in_domain_accuracy": None, "selected_round": 9})
-    assert one.heard[-1] == ("result/unseen accuracy", 0.7, 9)
+    assert one.heard == [({"loss": 0.5, "ink/loss": 0.4}, 3), ({"validation accuracy": 0.8}, 2)]
+    last = {"round": 12, "accuracy": 0.9}
+    one.finished({"accuracy": 0.7, "in_domain_accuracy": None, "selected_round": 9, "validation_last": last})
+    assert one.heard[2:] == [({"validation accuracy": 0.9}, 12), ({"result/unseen accuracy": 0.7}, 9)]
+
+
+def test_a_recorder_that_fails_is_left_and_the_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    class Away(Recorder):
+        calls = 0
+
+        def write(self, values: Mapping[str, float], round: int) -> None:
+            self.calls += 1
+            raise ConnectionError("no route to the server")
+
+    away, other = Away(), Listening()
+    watching = Fan(away, other)
+    watching.round(LINE)
+    watching.round(LINE)
+    away.close()
+    assert away.calls == 1 and len(other.heard) == 4
+    said = capsys.readouterr().err
+    assert said == "Away failed; the run goes on without it: no route to the server\n"
+
+
+def test_one_that_cannot_begin_is_said_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keyless(directory: Path, chosen: Settings) -> Recorder:
+        raise RuntimeError("no API key")
+
+    monkeypatch.setitem(RECORDERS, "keyless", ("json", keyless))
+    with pytest.raises(UserError, match="--log keyless could not begin: no API key"):
+        record(["keyless"], Path(), settings(method="fedavg", target="ink"))
+
+
+def test_mlflow_gets_names_that_it_takes() -> None:
+    assert _mlflow_name("ink/lambda2 * cafl") == "ink/lambda2_cafl"
+    assert _mlflow_name("result/unseen accuracy") == "result/unseen accuracy"
 
 
 def test_tensorboard_writes_into_the_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +83,9 @@ def test_tensorboard_writes_into_the_run_directory(tmp_path: Path, monkeypatch: 
 
         def add_scalar(self, *what: Any) -> None:
             written.append(what)
+
+        def flush(self) -> None:
+            pass
 
         def close(self) -> None:
             written.append("closed")
