@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 WIDTH, HEIGHT = 420, 280
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 46, 20, 12, 40  # right: half of the last number below the axis
 COLOURS = 10  # series colours of the page's style sheet: .c0 to .c9
 
 Floats = NDArray[np.float64]
@@ -44,15 +44,15 @@ def shade(index: int) -> str:
     return f"c{index % COLOURS}"
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers that cover an interval."""
+def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
+    """Round numbers that cover an interval; `whole` ones for what is counted."""
     if not math.isfinite(low) or not math.isfinite(high):
         return [0.0, 1.0]
     if high <= low:
         high = low + (abs(low) or 1.0) * 0.1
     raw = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    power = max(10.0 ** math.floor(math.log10(raw)), 1.0 if whole else 0.0)
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999 and not (whole and m * power % 1))
     first = math.floor(low / step + 1e-9) * step
     found = [first]
     while found[-1] < high - 1e-9 * step:
@@ -121,7 +121,7 @@ def curves(series: Sequence[Series], x_name: str, y_name: str) -> str:
     xs = [v for s in series for v in s.x]
     if not known or not xs:
         return ""
-    frame = Frame(ticks(min(xs), max(xs)), ticks(min(known), max(known)), x_name, y_name)
+    frame = Frame(ticks(min(xs), max(xs), 6, whole=True), ticks(min(known), max(known)), x_name, y_name)
     parts = frame.draw()
     for s in series:
         if s.low:
@@ -154,14 +154,16 @@ def scatter(points: Sequence[tuple[str, int, float, float]], x_name: str, y_name
     frame = Frame(ticks(0 if min(xs) > 0 and min(xs) < 0.5 * max(xs) else min(xs) * 0.98, max(xs) * 1.02, 4),
                   ticks(min(ys) - margin, max(ys) + margin), x_name, y_name)  # fmt: skip
     parts = frame.draw()
-    taken: list[tuple[float, float]] = []
+    taken: list[tuple[float, float, float]] = []  # left, right and height of the names so far
     for name, colour, x, y in sorted(known, key=lambda p: -p[3]):
         at_x, at_y = frame.x(x), frame.y(y)
-        label_y = at_y + 4
-        while any(abs(label_y - other_y) < 13 and abs(at_x - other_x) < 110 for other_x, other_y in taken):
-            label_y += 13  # methods of one cost lie above each other: their names go down in a list
-        taken.append((at_x, label_y))
         anchor, offset = ("end", -9) if at_x > WIDTH * 0.62 else ("start", 9)
+        length = 7 * len(name)  # px, a little more than the letters take
+        left = at_x + offset - (length if anchor == "end" else 0)
+        label_y = at_y + 4
+        while any(abs(label_y - y) < 13 and left < end and start < left + length for start, end, y in taken):
+            label_y += 13  # methods of one cost lie above each other: their names go down in a list
+        taken.append((left, left + length, label_y))
         parts.append(f'<circle class="dot {shade(colour)}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="5"/>')
         parts.append(
             f'<text class="label" x="{at_x + offset:.1f}" y="{label_y:.1f}" text-anchor="{anchor}">{text(name)}</text>'

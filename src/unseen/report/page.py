@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,26 @@ KINDS = {
     "evaluation": "the model, to measure it",
 }
 Insight = tuple[Mapping[str, Any], dict[str, Any]]
+Insights = list[tuple[int, Row, Insight]]
 
 
-def write_page(collection: Collection, path: Path, baseline: str | None = None) -> Path:
-    """The whole report as one file, written whole or not at all."""
+def write_page(collection: Collection, path: Path, baseline: str | None = None, target: str | None = None) -> Path:
+    """The whole report as one file, written whole or not at all. Pictures are of `target`, or of the hardest one."""
     with atomic(path) as temporary:
-        temporary.write_text("".join(_page(collection, baseline)), encoding="utf-8")
+        temporary.write_text("".join(_page(collection, baseline, target)), encoding="utf-8")
     return path
 
 
-def _page(collection: Collection, baseline: str | None) -> Iterator[str]:
+def hardest(group: Group) -> str:
+    """The target with the lowest mean accuracy, of those that most methods have."""
+    means = {}
+    for target in group.targets:
+        own = [s.mean for row in group.rows if (s := group.target(row, target)).count]
+        means[target] = (-len(own), sum(own) / len(own) if own else 0.0)
+    return min(group.targets, key=lambda target: means[target])
+
+
+def _page(collection: Collection, baseline: str | None, target: str | None) -> Iterator[str]:
     title = f"unseen: {collection.folder.resolve().name}"
     yield "<!doctype html>\n"
     yield f'<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
@@ -51,25 +62,26 @@ def _page(collection: Collection, baseline: str | None) -> Iterator[str]:
         yield f", {len(collection.unfinished)} not finished"
     yield ". Accuracy is on a domain that no client had; numbers of different protocols are never in one table.</p>"
     for number, group in enumerate(collection.groups):
-        yield from _group(group, number, baseline, many=len(collection.groups) > 1)
+        yield from _group(group, number, baseline, target)
     yield from _again(collection)
     yield f"<footer>Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by unseen.</footer>"
     yield f"</main><script>{SCRIPT}</script></body></html>\n"
 
 
-def _group(group: Group, number: int, baseline: str | None, many: bool) -> Iterator[str]:
+def _group(group: Group, number: int, baseline: str | None, target: str | None) -> Iterator[str]:
     mark = f"g{number}-"
+    insights = _insights(group, target or hardest(group))
     sections: list[tuple[str, str, str]] = [
         ("leaderboard", "Leaderboard", "".join(_leaderboard(group, baseline))),
         ("heat", "Methods by unseen domain", _heat(group)),
         ("curves", "Over the rounds", _curves(group)),
         ("cost", "Accuracy against cost", _cost(group)),
         ("ledger", "What leaves a client", _ledger(group)),
-        ("partition", "Who has what", _partition(group)),
-        ("samples", "Predictions on the unseen domain", _samples(group)),
-        ("features", "Features", _features(group)),
-        ("alphas", "Alpha by layer", _alphas(group)),
-        ("attention", "Attention", _attention(group)),
+        ("partition", "Who has what", _partition(insights)),
+        ("samples", "Predictions on the unseen domain", _samples(insights)),
+        ("features", "Features", _features(insights)),
+        ("alphas", "Alpha by layer", _alphas(insights)),
+        ("attention", "Attention", _attention(insights)),
         ("settings", "Settings", _settings(group)),
     ]
     shown = [section for section in sections if section[2]]
@@ -103,9 +115,10 @@ def _cell(cell: Entry, column: int) -> str:
 
 
 def _leaderboard(group: Group, baseline: str | None) -> Iterator[str]:
-    yield table(accuracy_grid(group))
-    if len(group.rows) > 1:
-        yield table(statistics_grid(group, baseline))
+    """Best first; the tables on disk keep the order that was asked for."""
+    places = [group.rows.index(row) for row in group.best()]
+    for grid in (accuracy_grid(group), *([statistics_grid(group, baseline)] if len(group.rows) > 1 else [])):
+        yield table(replace(grid, rows=[grid.rows[place] for place in places]))
 
 
 def _heat(group: Group) -> str:
@@ -246,19 +259,19 @@ def _ledger(group: Group) -> str:
 
 
 # --- insight ---------------------------------------------------------------------------------------------------------
-def _insights(group: Group) -> list[tuple[int, Row, Insight]]:
-    """The first insight of each method."""
+def _insights(group: Group, target: str) -> Insights:
+    """One of each method: of this target, or else of the first that was ever looked into."""
     found = []
     for number, row in enumerate(group.rows):
-        for _, run in sorted(row.runs.items()):
+        for _, run in sorted(row.runs.items(), key=lambda item: (item[0][0] != target, item[0])):
             if (own := insight_of(run)) is not None:
                 found.append((number, row, own))
                 break
     return found
 
 
-def _partition(group: Group) -> str:
-    for _, _, (_, about) in _insights(group):
+def _partition(insights: Insights) -> str:
+    for _, _, (_, about) in insights:
         sources = [domain for domain in about["domains"] if domain != about["target"]]
         drawn = figures.partition(about["clients"], sources, about["classes"])
         return (
@@ -269,9 +282,9 @@ def _partition(group: Group) -> str:
     return ""
 
 
-def _samples(group: Group) -> str:
+def _samples(insights: Insights) -> str:
     blocks = []
-    for _, row, (tensors, about) in _insights(group):
+    for _, row, (tensors, about) in insights:
         images, classes = np.asarray(tensors["image"]).transpose(0, 2, 3, 1), about["classes"]
         rows: dict[bool, list[str]] = {True: [], False: []}
         for i, pixels in enumerate(images):
@@ -296,9 +309,9 @@ def _samples(group: Group) -> str:
     )
 
 
-def _features(group: Group) -> str:
+def _features(insights: Insights) -> str:
     blocks = []
-    for _, row, (tensors, about) in _insights(group):
+    for _, row, (tensors, about) in insights:
         places = np.asarray(tensors["place"], dtype=np.float64)
         labels = [int(v) for v in tensors["label"]]
         domains = [int(v) for v in tensors["domain"]]
@@ -321,9 +334,9 @@ def _features(group: Group) -> str:
     )
 
 
-def _alphas(group: Group) -> str:
+def _alphas(insights: Insights) -> str:
     drawn = []
-    for _, row, (tensors, about) in _insights(group):
+    for _, row, (tensors, about) in insights:
         if (alpha := tensors.get("inspected/alpha")) is not None:
             picture = figures.strips(np.asarray(alpha, dtype=np.float64), f"alpha by layer of {row.label}")
             drawn.append(
@@ -337,9 +350,9 @@ def _alphas(group: Group) -> str:
     return f"<p>{words}</p><div class=figures>{''.join(drawn)}</div>" if drawn else ""
 
 
-def _attention(group: Group) -> str:
+def _attention(insights: Insights) -> str:
     blocks = []
-    for _, row, (tensors, about) in _insights(group):
+    for _, row, (tensors, about) in insights:
         if (heat := tensors.get("shown/attention")) is None:
             continue
         images = np.asarray(tensors["image"]).transpose(0, 2, 3, 1)

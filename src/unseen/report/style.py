@@ -40,6 +40,7 @@ caption{text-align:left;color:var(--soft);padding:4px 0}
 th,td{padding:5px 12px 5px 0;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule);font-weight:400}
 thead th{font-weight:600}thead th button{font-weight:600}
 th:first-child,td:first-child{text-align:left}
+.wide th:first-child{position:sticky;left:0;background:var(--ground)}
 th[aria-sort=ascending] button::after{content:" ▲"}th[aria-sort=descending] button::after{content:" ▼"}
 td.heat{background:color-mix(in srgb,var(--heat) var(--part),transparent);padding:5px 12px;text-align:center}
 .notes{color:var(--soft);font-size:.87rem;margin:.2em 0 1em;padding-left:1.2em;max-width:110ch}

@@ -37,6 +37,7 @@ class Grid:
     columns: list[str]
     rows: list[list[Entry]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    worded: frozenset[str] = frozenset()  # columns that no single number says; CSV has their text
 
 
 def spelled(summary: Summary) -> str:
@@ -92,9 +93,10 @@ def _notes(group: Group) -> list[str]:
         f"Round kept by: {_chosen_by(group)}. In-domain: the same model on the source clients' validation images.",
     ]
     wanted = [(target, seed) for target in group.targets for seed in seeds]
-    lacking = [row.label for row in group.rows if any(cell not in row.results for cell in wanted)]
+    there = {row.label: sum(cell in row.results for cell in wanted) for row in group.rows}
+    lacking = [f"{label} has {count} of {len(wanted)}" for label, count in there.items() if count < len(wanted)]
     if lacking:
-        notes.append(f"Not all runs are there yet: {', '.join(lacking)}.")
+        notes.append(f"Not all runs are there yet: {', '.join(lacking)}. Their means are over fewer seeds.")
     if any(row.sends for row in group.rows):
         notes.append("* sends more than the model's weights.")
     return notes
@@ -110,7 +112,8 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
     columns = ["Method", "Runs", "Avg", "Std", "95 % interval", "Avg rank"]
     if against is not None:
         columns += [f"Δ to {against}", "Wins/losses/pairs", "p", "p (Holm)"]
-    grid = Grid(f"statistics-{group.name}", f"Statistics: {group.title}", columns)
+    worded = frozenset({"95 % interval", "Wins/losses/pairs"})
+    grid = Grid(f"statistics-{group.name}", f"Statistics: {group.title}", columns, worded=worded)
     ranks, comparisons = group.ranks(), group.comparisons(baseline)
     averages = [group.average(row) for row in group.rows]
     average_places = _places([a.mean for a in averages])
@@ -139,7 +142,11 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
                 ]
             )
         grid.rows.append(cells)
-    grid.notes.append("95 % interval of the mean over seeds, by Student's t. Rank 1 is best, over targets and seeds.")
+    common = len(set.intersection(*(set(row.results) for row in group.rows)))
+    grid.notes.append(
+        f"95 % interval of the mean over seeds, by Student's t. Rank 1 is best; over the {common} pairs of target and seed "
+        "that all methods have."
+    )
     if comparisons:
         grid.notes.append(
             f"p: Wilcoxon's signed-rank test, two-sided, against {against} over pairs of target and seed; Holm: "
@@ -226,7 +233,7 @@ def comma_separated(grid: Grid) -> str:
     for row in grid.rows:
         line: list[str] = []
         for c, cell in enumerate(row):
-            line.append(_number(cell.number) if numeric[c] else cell.text)
+            line.append(_number(cell.number) if numeric[c] and grid.columns[c] not in grid.worded else cell.text)
             if spreads[c]:
                 line.append(_number(cell.spread))
         out.writerow(line)
