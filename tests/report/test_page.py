@@ -13,7 +13,8 @@ import pytest
 
 from tests.report.runs import invent
 from unseen.bench.collect import collect
-from unseen.files import write_json
+from unseen.bench.insight import FILE
+from unseen.files import read_tensors, write_json, write_tensors
 from unseen.report.page import write_page
 
 BROWSER = next(
@@ -93,6 +94,19 @@ def test_every_part_is_there_with_its_numbers_as_text(page: Path) -> None:
     assert text.count('class="band') == 3 * 3 and "<polyline" in text
 
 
+def test_pictures_are_of_the_target_that_is_asked_for(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.5}, insight=True)
+    (group,) = collect(tmp_path).groups
+    looked = next(run for run in group.rows[0].runs.values() if (run.path / FILE).exists())
+    other = next(target for target in group.targets if target != looked.settings().target)
+    run = next(run for (target, _), run in group.rows[0].runs.items() if target == other)
+    tensors, about = read_tensors(looked.path / FILE)
+    write_tensors(run.path / FILE, dict(tensors), {**about, "target": other})
+    for target in (looked.settings().target, other):
+        page = write_page(collect(tmp_path), tmp_path / "report.html", target=target).read_text()
+        assert f"fedavg, unseen {target}" in page
+
+
 def test_without_insight_those_parts_are_left_out(tmp_path: Path) -> None:
     invent(tmp_path, {"fedavg": 0.5}, seeds=[0])
     text = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
@@ -152,7 +166,7 @@ def test_in_a_browser_it_loads_sorts_and_changes_its_theme(page: Path, tmp_path:
     found = re.search(r"<pre id=\"said\">(.*?)</pre>", done.stdout)
     assert found is not None, done.stderr[-2000:]
     first, down, up, by_name, themed, fits, calm = found[1].split("|")
-    assert first == "fedavg,fedfd-a,stablefdg"
+    assert first == "fedfd-a,stablefdg,fedavg", "best first"
     assert down == "fedfd-a,stablefdg,fedavg" and up == "fedavg,stablefdg,fedfd-a"
     assert by_name == "fedavg,fedfd-a,stablefdg"
     assert (themed, calm) == ("true", "true")
