@@ -16,6 +16,7 @@ from unseen.method import Composed, Method, Weigh, compose, name_of
 from unseen.methods.fedbn import FedBN
 from unseen.methods.fedprox import FedProx
 from unseen.methods.silobn import SiloBN
+from unseen.registry import parse
 from unseen.types import Batch, Reply, Server, Tensors, Work
 
 
@@ -120,3 +121,16 @@ def test_names_and_fields() -> None:
     assert isinstance(method, Composed)
     assert name_of(method) == "fedbn+fedprox"
     assert method.describe() == {"fedbn": {}, "fedprox": {"mu": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("bin", "fedfd"), ("fedfd", "dson"), ("ibn", "fedfd-a"), ("gperxan", "bin"), ("copa", "ibn")]
+)
+def test_two_parts_that_replace_the_norms_are_refused(one: str, other: str) -> None:
+    with pytest.raises(UserError, match=f'"{one}" and "{other}" do not compose: the build of both replaces BatchNorm'):
+        parse(f"{one}+{other}")
+
+
+def test_norms_that_follow_rules_are_shared() -> None:
+    assert name_of(parse("fedfd+adapter")) == "fedfd+adapter"
+    assert name_of(parse("guide+ibn")) == "guide+ibn"

@@ -47,6 +47,11 @@ class Method:
         """What a reader of a table must know beside the name, as that this is not quite the published method."""
         return ""
 
+    @property
+    def norms(self) -> str:
+        """What `build` makes of the BatchNorm layers: the name of another kind, or nothing. A net has one kind."""
+        return ""
+
     # --- the model -----------------------------------------------------------------------------------------------
     def build(self, net: Net) -> Net:
         """Surgery and side networks. Runs once per worker, under the run's seed."""
@@ -325,4 +330,11 @@ def compose(*parts: Method) -> Method:
                         f'"{part.name}" and "{other.name}" do not compose: the {verb} of "{other.name}" would be lost, '
                         f'because "{part.name}" trains without it; use one of them.'
                     )
+    kinds = [part for part in parts if part.norms]
+    for part in kinds:
+        if part.norms != kinds[0].norms:
+            raise UserError(
+                f'"{kinds[0].name}" and "{part.name}" do not compose: the build of both replaces BatchNorm, '
+                f"by {kinds[0].norms} and by {part.norms}; use one of them."
+            )
     return Composed(parts=tuple(parts))

@@ -12,7 +12,7 @@ from unseen.cli.screen import errors, results
 from unseen.errors import UserError
 
 if TYPE_CHECKING:
-    from unseen.bench.collect import Collection, Group
+    from unseen.bench.collect import Collection
     from unseen.bench.records import RunDirectory
 
 EXAMPLE = "Example: unseen report bench   ·   unseen report bench --tables   ·   unseen report bench --target sketch"
@@ -47,7 +47,7 @@ def report(
         return
     if insight:
         _look(collection, target)
-    page = write_page(collection, out or folder / "report.html", baseline)
+    page = write_page(collection, out or folder / "report.html", baseline, target)
     size = page.stat().st_size / 1e6
     console.print(f"report: {page.resolve()} ({size:.1f} MB)", markup=False, highlight=False, soft_wrap=True)
 
@@ -55,9 +55,10 @@ def report(
 def _look(collection: Collection, target: str | None) -> None:
     """Insight for one run of each method: the same target and seed for all. What cannot be had is said and left out."""
     from unseen.bench.insight import look_into
+    from unseen.report.page import hardest
 
     for group in collection.groups:
-        chosen = _hardest(group) if target is None else target
+        chosen = hardest(group) if target is None else target
         if target is not None and target not in group.targets:
             raise UserError(f'There is no run with the unseen domain "{target}"; there are {", ".join(group.targets)}.')
         for row in group.rows:
@@ -69,15 +70,6 @@ def _look(collection: Collection, target: str | None) -> None:
                 look_into(runs[0])
             except UserError as error:
                 errors().print(f"left out: {error}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _hardest(group: Group) -> str:
-    """The target with the lowest mean accuracy, of those that most methods have."""
-    means = {}
-    for target in group.targets:
-        own = [s.mean for row in group.rows if (s := group.target(row, target)).count]
-        means[target] = (-len(own), sum(own) / len(own) if own else 0.0)
-    return min(group.targets, key=lambda target: means[target])
 
 
 def cost(

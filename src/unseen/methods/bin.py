@@ -27,6 +27,10 @@ class BIN(Method):
     stages: int | None = None  # stages whose norms are replaced, from the first; none for all
     gate_rate: float = 10.0  # learning rate of rho, in learning rates of the weights
 
+    @property
+    def norms(self) -> str:
+        return "BIN"
+
     def build(self, net: Net) -> Net:
         return swap_norms(net, norms.BIN.of, self.stages)
 

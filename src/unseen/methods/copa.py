@@ -43,6 +43,10 @@ class COPA(Method):
     collaboration: float = 1.0  # weight of the mean cross-entropy of the others' frozen heads; 0: heads are not lent
     heads: int = 3  # room for this many clients; a client is a domain
 
+    @property
+    def norms(self) -> str:
+        return {"bin": "BIN", "ibn": "I-BN", "bn": ""}[self.normalisation]
+
     def build(self, net: Net) -> Net:
         hybrids = {"bin": norms.BIN.of, "ibn": norms.IBN.of}
         if self.normalisation in hybrids:

@@ -39,6 +39,10 @@ class DSON(Method):
     stages: int | None = None  # stages whose norms are replaced, None for all
     branches: int = 3  # room for this many clients; a client is a domain
 
+    @property
+    def norms(self) -> str:
+        return "DSON"
+
     def build(self, net: Net) -> Net:
         swap_norms(net, norms.DSON.of, self.stages)
         state = net.state_dict()

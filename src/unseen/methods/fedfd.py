@@ -53,6 +53,10 @@ class WithGlobalStatistics(Method):
 
     base: Literal["silobn", "fedavg"] = "silobn"  # what is shared; silobn: clients keep BatchNorm statistics (Table 1)
 
+    @property
+    def norms(self) -> str:
+        return "norms that follow rules"
+
     def build(self, net: Net) -> Net:
         net = make_pluggable(net)
         if not net.norms(StatNorm2d):

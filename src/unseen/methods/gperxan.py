@@ -41,6 +41,10 @@ class GPerXAN(Method):
     local_weight: bool | None = None  # clients keep their own w_bn; None: paper no, else yes
     local_plain_bn: bool | None = None  # clients keep BatchNorm that was not replaced; None: paper yes, else no
 
+    @property
+    def norms(self) -> str:
+        return "XAN"
+
     def build(self, net: Net) -> Net:
         mixing = self.mixing or ("free" if self.variant == "paper" else "softmax")
         affine = self.affine or ("bn" if self.variant == "gentle" else "one")

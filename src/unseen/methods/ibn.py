@@ -27,6 +27,10 @@ class IBN(Method):
     stages: int = 3  # stages with split norms, from the first; the paper leaves the last one alone
     placement: Literal["blocks", "all"] = "blocks"  # the first norm of each block, or every norm (as XAN)
 
+    @property
+    def norms(self) -> str:
+        return "I-BN"
+
     def build(self, net: Net) -> Net:
         # A norm is known by its weight: one that timm fused with its activation arrives as a plain copy of itself.
         first = {norm.weight for norm in first_norms(net)}
