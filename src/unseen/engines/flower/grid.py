@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import cast
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -14,11 +15,16 @@ from unseen.engines.flower.records import HELLO, MESSAGE_TYPES, SENTENCE, Press,
 from unseen.errors import UserError
 from unseen.types import ClientId, Order, Reply
 
-POLL = 0.25  # seconds between two looks for replies; Flower's own loop takes 3
+POLL, LONGEST = 0.25, 3.0  # seconds between two looks for replies; Flower's own loop always takes 3
 REMIND = 60.0  # seconds between two sentences about the same wait
 # Flower's codes for silence: order or reply expired, the node's heartbeat stopped, the process that had the task died.
 # Such a site is asked for a sign of life before it gets another order; every other error is an answer.
 SILENCE = frozenset({3, 4, 5, 8})
+
+
+def rest(looked: float) -> None:
+    """Between two looks. Longer when a look takes long: where machines are busy, waiting must not be what they do."""
+    time.sleep(min(max(POLL, 5 * (time.monotonic() - looked)), LONGEST))
 
 
 class FlowerEngine:
@@ -78,7 +84,8 @@ class FlowerEngine:
             waiting |= {name: client for name in self._grid.push_messages([message]) if name}
         replies: dict[ClientId, Reply] = {}
         deadline = time.monotonic() + self._timeout
-        while waiting and time.monotonic() < deadline:
+        while waiting and (looked := time.monotonic()) < deadline:
+            before = len(waiting)
             # Errors that the SuperLink makes do not name the node; what they reply to does.
             for message in self._grid.pull_messages(list(waiting)):
                 client = waiting.pop(message.metadata.reply_to_message_id)
@@ -91,8 +98,8 @@ class FlowerEngine:
                 except Unreadable as error:
                     failed.add(client)
                     self._said(f'The reply of client "{client}" in round {number} was not merged: {error}.')
-            if waiting:
-                time.sleep(POLL)
+            if waiting and len(waiting) == before:  # a look that brought something took long because of that
+                rest(looked)
         for client in waiting.values():
             self._silent(client, orders[client][1].round)
         return replies
@@ -105,6 +112,7 @@ class FlowerEngine:
         """Until so many of the clients are there, for ever; says so once a minute."""
         say = 0.0
         while True:
+            looked = time.monotonic()
             self._roll.look()
             there = [client for client in clients if client in self._roll.nodes]
             if len(there) >= count:
@@ -113,19 +121,20 @@ class FlowerEngine:
                 absent = ", ".join(client for client in clients if client not in there)
                 self._said(f"{len(there)} of at least {count} sites are connected; waiting for {absent}.")
                 say = time.monotonic() + REMIND
-            time.sleep(POLL)
+            rest(looked)
 
     def gather(self, patience: float | None = None) -> None:
         """Before the first round: all sites, for so many seconds; after that the minimum is enough."""
         deadline = time.monotonic() + (self._timeout if patience is None else patience)
-        say = 0.0
+        say, looked = 0.0, time.monotonic()
         self._roll.look()
         while (absent := [c for c in self._sites if c not in self._roll.nodes]) and time.monotonic() < deadline:
             if time.monotonic() >= say:
                 there = len(self._sites) - len(absent)
                 self._said(f"{there} of {len(self._sites)} sites are connected; waiting for {', '.join(absent)}.")
                 say = time.monotonic() + REMIND
-            time.sleep(POLL)
+            rest(looked)
+            looked = time.monotonic()
             self._roll.look()
 
     def classes(self) -> tuple[str, ...]:
@@ -193,14 +202,21 @@ def _opened(client: ClientId, message: Message) -> Reply:
 
 
 class RayEngine:
-    """A simulation: node i is client i, nobody goes away, and one reply at a time is in memory."""
+    """A simulation: node i is client i, nobody goes away, and one reply at a time is in memory.
 
-    def __init__(self, grid: Grid, about: Mapping[str, str], clients: Sequence[ClientId]) -> None:
-        self._grid, self._about, self._clients = grid, dict(about), list(clients)
+    `over` is set when the simulation has ended without the server: then nobody will answer any more.
+    """
+
+    def __init__(self, grid: Grid, about: Mapping[str, str], clients: Sequence[ClientId], over: Event) -> None:
+        self._grid, self._about, self._clients, self._over = grid, dict(about), list(clients), over
         # Flower starts the server before it has made the nodes.
         while len(nodes := sorted(grid.get_node_ids())) < len(clients):
-            time.sleep(0.02)
+            self._wait()
         self._nodes = nodes
+
+    def _wait(self) -> None:
+        if self._over.wait(0.02):
+            raise UserError("The simulation is over.")
 
     def clients(self) -> Sequence[ClientId]:
         return self._clients
@@ -216,7 +232,7 @@ class RayEngine:
         del press
         for client, name in waiting.items():
             while not (messages := list(self._grid.pull_messages([name]))):
-                time.sleep(0.02)
+                self._wait()
             try:
                 yield _opened(client, messages[0])
             except Unreadable as error:

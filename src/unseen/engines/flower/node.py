@@ -27,9 +27,8 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from unseen.engines.flower.grid import rest
 from unseen.engines.flower.site import app
-
-POLL = 0.25  # seconds between two looks for a task
 
 
 def serve(address: str, *, root_certificates: Path | None = None, said: Callable[[str], None] = print) -> None:
@@ -42,6 +41,7 @@ def serve(address: str, *, root_certificates: Path | None = None, said: Callable
     said(f"taking tasks from the SuperNode at {address}; only the installed unseen is run here")
     connected = True
     while True:
+        looked = time.monotonic()
         try:
             found = with_tasks.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP.value]))
             connected = True
@@ -56,7 +56,7 @@ def serve(address: str, *, root_certificates: Path | None = None, said: Callable
             # would wait two hours for it. The next run's order must not wait behind it.
             threading.Thread(target=_try, args=(_client(address, known, found.token), said), daemon=True).start()
         else:
-            time.sleep(POLL)
+            rest(looked)
 
 
 _TURN = threading.Lock()  # one order is carried out at a time

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from unseen.bench.records import RunDirectory
 from unseen.bench.run import Assembly, Result, Silent, Trial, Watcher, assemble, one_thread, run_settings
 from unseen.engines.flower.grid import RayEngine
 from unseen.engines.flower.site import app as client_app
+from unseen.errors import UserError
 
 
 def simulate(todo: Sequence[Settings], out: Path | None, watcher: Watcher | None = None) -> list[Result]:
@@ -47,7 +49,7 @@ def simulate(todo: Sequence[Settings], out: Path | None, watcher: Watcher | None
 
 
 def _start_ray(waiting: Sequence[tuple[Assembly, RunDirectory]], watcher: Watcher) -> None:
-    server_app = ServerApp()
+    server_app, over = ServerApp(), threading.Event()
 
     @server_app.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
@@ -58,22 +60,40 @@ def _start_ray(waiting: Sequence[tuple[Assembly, RunDirectory]], watcher: Watche
                     "classes": json.dumps(assembly.classes),
                     "keep": str(directory.drawer.root),
                 }
-                Trial(assembly, directory, RayEngine(grid, about, list(assembly.sites)), watcher).run()
+                Trial(assembly, directory, RayEngine(grid, about, list(assembly.sites), over), watcher).run()
 
     on_gpu = any(assembly.plan.device.startswith("cuda") for assembly, _ in waiting)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     nodes = max(len(assembly.sites) for assembly, _ in waiting)
     start: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": min(cores, nodes)}
-    with _quiet():
-        run_flower(
-            server_app=server_app,
-            client_app=client_app,
-            num_supernodes=nodes,
-            backend_config={
-                "client_resources": {"num_cpus": 1, "num_gpus": 1.0 if on_gpu else 0.0},
-                "init_args": {**start, "logging_level": logging.ERROR, "log_to_driver": False},
-            },
-        )
+    try:
+        with _quiet():
+            run_flower(
+                server_app=server_app,
+                client_app=client_app,
+                num_supernodes=nodes,
+                backend_config={
+                    "client_resources": {"num_cpus": 1, "num_gpus": 1.0 if on_gpu else 0.0},
+                    "init_args": {**start, "logging_level": logging.ERROR, "log_to_driver": False},
+                },
+            )
+    except RuntimeError as error:
+        # Flower's words around what went wrong; an error of the run itself comes bare.
+        if "Ending simulation" not in str(error):
+            raise
+        raise UserError(
+            f"The simulation broke off: {_root(error)} On a busy machine Ray may not come up in time: try again, start a "
+            f"Ray of your own (docs/flower.md), or take --engine local."
+        ) from error
+    finally:
+        over.set()  # the server's thread would wait for ever, and the process for it
+
+
+def _root(error: BaseException) -> str:
+    """The first error of a chain, as a sentence."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{(str(error).splitlines() or [type(error).__name__])[0].rstrip('.')}."
 
 
 @contextlib.contextmanager
