@@ -55,8 +55,6 @@ def deployed(folder: Path, rounds: int) -> tuple[float, float]:
     began, times = time.monotonic(), list[float]()
     try:
         federation.open()
-        for site in SITES:
-            federation.join(site)
         run = federation.begin()
         for number in range(1, rounds + 1):
             federation.until(lambda number=number: len(federation.rounds()) >= number, f"round {number}")  # type: ignore[misc]

@@ -1,12 +1,13 @@
 """A real deployment on loopback for the tests: SuperLink, nginx, per site a SuperNode and its worker, as processes.
 
-Flower starts a ServerApp anew when it has not come up within 30 s. On a busy machine several that start at once would
-multiply, so runs are begun one after the other, `until` stops everything when there are too many, and no process
-outlives the tests.
+Flower starts a ServerApp anew when it has not come up within 30 s. On a busy machine they would multiply, so the
+SuperLink is `patient_superlink`, runs are begun one after the other, `until` stops everything when there are too many,
+and no process outlives the tests.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -23,10 +24,10 @@ from typing import Any
 from unseen.bench.protocol import Settings
 from unseen.bench.records import RunDirectory, directory_for
 from unseen.engines.flower.config import Deployment
-from unseen.engines.flower.scaffold import write_app, write_keys
+from unseen.engines.flower.scaffold import PACKAGE, write_app, write_keys
 
 BIN = Path(sys.executable).parent
-PATIENCE = 240.0  # seconds: processes that import torch on a busy machine
+PATIENCE = 600.0  # seconds: a process that imports torch can take minutes when others have the cores
 MANY = 8  # ServerApps of one SuperLink: more means that Flower starts them faster than they come up
 _LIBC = ctypes.CDLL(None)
 
@@ -54,7 +55,7 @@ class Federation:
         self.node_ports = dict(zip(self.sites, node_ports, strict=True))
         self.app = folder / "app"
         self.marker = folder / "shipped-code-ran"  # what the bundle's ClientApp would write
-        given = {"classes": (), "timeout": 120.0, **deployment}
+        given = {"classes": (), "timeout": PATIENCE, **deployment}
         self.deployment = Deployment(settings, self.sites, out=str(folder / "runs"), **given)
         write_app(self.app, self.deployment, port=self.public, link_port=self.link)
         write_keys(self.app / "keys", self.sites)
@@ -71,6 +72,7 @@ class Federation:
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.opened_in = 0.0  # seconds: how busy the machine is; a round takes a fraction of it
 
     # --- processes -----------------------------------------------------------------------------------------------
     def start(self, name: str, *command: str | Path, **environment: str) -> None:
@@ -90,18 +92,22 @@ class Federation:
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if name == "superlink":
+            # They notice that it is gone, but some get stuck on the way out.
+            for server in self.server_apps():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(server, signal.SIGKILL)
 
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def open(self) -> None:
-        keys = self.app / "keys"
-        self.start(
-            "superlink", BIN / "flower-superlink", "--host", "127.0.0.1", "--port", str(self.link),
-            "--enable-supernode-auth", "--ssl-ca-certfile", keys / "ca.crt",
-            "--ssl-certfile", keys / "server.crt", "--ssl-keyfile", keys / "server.key",
-        )  # fmt: skip
+        began = time.monotonic()
+        # The workers first: they import torch while the rest starts, and wait for their SuperNodes.
+        for site in self.sites:
+            self.work(site)
+        self.start_link()
         if shutil.which("nginx"):
             self.start(
                 "nginx", "nginx", "-c", self.app / "nginx.conf", "-p", self.app, "-g", "daemon off; master_process off;"
@@ -109,9 +115,25 @@ class Federation:
         self.until(lambda: listens(self.link), "the SuperLink")
         # At once: most of the time of a `flwr` command is its start.
         for site in self.sites:
-            self.start(f"register-{site}", BIN / "flwr", "supernode", "register", keys / f"{site}.pub", "coordinator")
+            key = self.app / "keys" / f"{site}.pub"
+            self.start(f"register-{site}", BIN / "flwr", "supernode", "register", key, "coordinator")
         for site in self.sites:
             assert self.processes.pop(f"register-{site}").wait(PATIENCE) == 0, self.log(f"register-{site}")
+        for site in self.sites:
+            self.start_node(site)
+        for site in self.sites:
+            self.until(lambda site=site: "SuperNode ID" in self.log(f"node-{site}"), f"the SuperNode of {site}")  # type: ignore[misc]
+        self.opened_in = time.monotonic() - began
+
+    def start_link(self) -> None:
+        """The SuperLink. Its database keeps the registered keys when it is killed."""
+        keys = self.app / "keys"
+        self.start(
+            "superlink", sys.executable, "-m", "tests.engines.patient_superlink",
+            "--host", "127.0.0.1", "--port", str(self.link), "--database", self.app / "flower" / "state.db",
+            "--enable-supernode-auth", "--ssl-ca-certfile", keys / "ca.crt",
+            "--ssl-certfile", keys / "server.crt", "--ssl-keyfile", keys / "server.key",
+        )  # fmt: skip
 
     @property
     def address(self) -> str:
@@ -120,6 +142,10 @@ class Federation:
 
     def join(self, site: str) -> None:
         """A SuperNode and its worker, as the README says."""
+        self.start_node(site)
+        self.work(site)
+
+    def start_node(self, site: str) -> None:
         keys, port = self.app / "keys", self.node_ports[site]
         config = f'site="{site}" folder="{self.data / site}" keep="{self.folder / "keep" / site}"'
         self.start(
@@ -127,7 +153,6 @@ class Federation:
             "--root-certificates", keys / "ca.crt", "--auth-supernode-private-key", keys / site,
             "--host", "127.0.0.1", "--port", str(port), "--isolation", "process", "--node-config", config,
         )  # fmt: skip
-        self.work(site)
 
     def work(self, site: str, *command: str) -> None:
         """The process that takes a site's tasks."""
@@ -143,12 +168,14 @@ class Federation:
             self.kill(name)
 
     def until(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-        end = time.monotonic() + seconds
+        end, count = time.monotonic() + seconds, 0.0
         while not true():
-            if len(self.server_apps()) > MANY:
-                self.close()
-                raise AssertionError("the machine is too busy: Flower starts ServerApps faster than they come up")
             assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
+            if time.monotonic() > count:
+                if len(self.server_apps()) > MANY:
+                    self.close()
+                    raise AssertionError("the machine is too busy: Flower starts ServerApps faster than they come up")
+                count = time.monotonic() + 5  # it reads all of /proc
             time.sleep(0.25)
 
     def server_apps(self) -> list[int]:
@@ -162,6 +189,14 @@ class Federation:
             if any(w.endswith(b"flwr-serverapp") for w in words) and f"127.0.0.1:{self.link}".encode() in words:
                 found.append(int(entry.name))
         return found
+
+    def ship(self, name: str, text: str | None = None) -> None:
+        """Another module in the app that the next run brings; without a text, the one that it had."""
+        module = self.app / PACKAGE / name
+        before = self.folder / name
+        if not before.exists():
+            shutil.copy(module, before)
+        module.write_text(before.read_text() if text is None else text)
 
     # --- runs ----------------------------------------------------------------------------------------------------
     def flwr(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[flower]")
 pytest.importorskip("ray", reason="Ray is not installed: pip install unseen[flower]")
 
+from tests.engines.bits import assert_same, final
 from tests.engines.deployment import BIN, Federation, free_ports
 from tests.engines.sites import SITES, small
 from unseen.bench.model import load_trained
@@ -21,15 +22,8 @@ from unseen.bench.records import RunDirectory
 from unseen.bench.run import run_settings
 from unseen.engines.flower.scaffold import write_keys
 from unseen.engines.flower.simulation import simulate
-from unseen.types import Server
 
 METHODS = ("fedavg", "fedbn", "fedfd-a", "stablefdg", "fedadg")
-
-
-def final(directory: Path) -> Server:
-    restored = RunDirectory(directory).restore()
-    assert restored is not None
-    return restored[0]
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +33,13 @@ def local(folder: Path) -> dict[str, Path]:
     return {m: run.directory for m, run in runs.items() if run.directory is not None}
 
 
-def assert_same(one: Path, other: Path) -> None:
-    a, b = final(one), final(other)
-    assert a.round == b.round == 2
-    assert a.met == b.met == set(SITES)
-    assert list(a.state) == list(b.state)
-    for name, value in a.state.items():
-        assert torch.equal(value, b.state[name]), name
-    assert sorted(a.memory) == sorted(b.memory)
-    for name, value in a.memory.items():
-        assert torch.equal(value, b.memory[name]), name
-
-
 def test_a_simulation_gives_the_local_engines_bits(folder: Path, local: dict[str, Path]) -> None:
     results = simulate([small(folder / "data", m, "flower") for m in METHODS], folder / "simulation")
     for method, result in zip(METHODS, results, strict=True):
         assert result.directory is not None
         assert_same(local[method], result.directory)
+        assert final(result.directory).round == 2
+        assert final(result.directory).met == set(SITES)
         assert result.summary["bytes_up"] == RunDirectory(local[method]).result()["bytes_up"]  # type: ignore[index]
 
 
