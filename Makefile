@@ -26,11 +26,14 @@ demo: setup ## train three styles of digits together, test on the fourth, with t
 	@$(BIN)/unseen report demo
 	@echo "look next: open demo/report.html;  $(BIN)/unseen show demo;  $(BIN)/unseen methods gperxan"
 
-test: setup ## all tests but those of `make flower` (two processes)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/engines/test_flower_faults.py --ignore tests/engines/test_flower_example.py
+# Tests that take minutes of real Flower processes. One process: two deployments at once would run into each other's time-outs.
+FLOWER := tests/engines/test_flower_example.py tests/engines/test_flower_faults.py tests/engines/test_flower_every_method.py
 
-flower: setup ## real Flower processes: the hospital example; sites killed, lying and coming back (minutes of time-outs)
-	@$(BIN)/python -m pytest tests/engines/test_flower_example.py tests/engines/test_flower_faults.py
+test: setup ## all tests but those of `make flower` (two processes)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(FLOWER:%=--ignore %)
+
+flower: setup ## real Flower processes: the hospital example; sites killed, lying and coming back; every method deployed
+	@$(BIN)/python -m pytest $(FLOWER) --durations 10
 
 check: setup ## format, lint, types, import rules
 	@$(BIN)/ruff format --check .
@@ -39,7 +42,8 @@ check: setup ## format, lint, types, import rules
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
 
 bench: setup ## speed, as ratios measured side by side
-	@for file in benchmarks/overhead.py benchmarks/store.py benchmarks/clients.py benchmarks/steps.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in benchmarks/overhead.py benchmarks/store.py benchmarks/clients.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@$(BIN)/unseen cost --methods all
 
 clean: ## remove .venv and what tests and demo left
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
