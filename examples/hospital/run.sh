@@ -32,7 +32,7 @@ unseen flower keys "$folder/app"
 
 # The coordinator's SuperLink, on loopback; nginx publishes the sites' path of it, and nothing else.
 keys=$folder/app/keys
-start superlink flower-superlink --host 127.0.0.1 --port "$link" --enable-supernode-auth \
+start superlink flower-superlink --host 127.0.0.1 --port "$link" --database "$FLWR_HOME/state.db" --enable-supernode-auth \
     --ssl-ca-certfile "$keys/ca.crt" --ssl-certfile "$keys/server.crt" --ssl-keyfile "$keys/server.key"
 if command -v nginx >/dev/null; then
     mkdir -p "$folder/app/nginx_temp"
