@@ -59,23 +59,6 @@ def test_a_bench_as_a_file(tmp_path: Path) -> None:
         read_file(path)
 
 
-FILES = sorted((Path(__file__).parent.parent / "benchmarks" / "paper").glob("*.toml"))
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_every_file_of_the_papers_tables_is_understood(path: Path) -> None:
-    from unseen.bench.protocol import PROTOCOLS
-    from unseen.cli.bench import _variant, _with_fields
-    from unseen.registry import registered
-
-    plan = read_file(path)
-    assert plan["protocol"] in PROTOCOLS
-    variants = [_variant(word) for word in plan["methods"]]
-    known = [v for v in variants if all(part in registered() for part in v[0].split("+"))]
-    assert known
-    assert len(_with_fields(known, plan.get("set", {}))) == len(known)
-
-
 def test_a_bench_and_its_report_from_end_to_end(tmp_path: Path) -> None:
     words = ["bench", "--methods", "fedavg,silobn", "--targets", "street", "--workers", "2", "--out", str(tmp_path)]
     tiny = ["--rounds", "1", "--local-steps", "1", "--batch-size", "16", "--test-every", "0"]
@@ -99,3 +82,11 @@ def test_errors_for_people(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 2 and done.output.count("Error:") == 1 and "Traceback" not in done.output, done.output
+
+
+def test_centralized_pools_the_source_domains_in_a_bench_too() -> None:
+    plan = {"data": "digits", "methods": "erm", "targets": "street", "seeds": "0", "centralized": True}
+    todo, _, _ = planned(plan)
+    assert [s.partition for s in todo] == ["pooled"]
+    with pytest.raises(UserError, match="leave out --partition"):
+        planned({**plan, "partition": "iid:2"})

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from unseen.bench.cost import measure_costs
+from unseen.registry import registered
 
 
 def test_bytes_and_parameters_of_a_round() -> None:
@@ -18,3 +21,12 @@ def test_bytes_and_parameters_of_a_round() -> None:
     # All state is float32, but for the norms' counters, and all of it goes up.
     assert fedavg.bytes_up >= 4 * fedavg.parameters
     assert all(math.isfinite(one.inference_ratio) and one.inference_seconds > 0 for one in found)
+
+
+def test_all_is_every_method_that_fits_and_says_who_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {name: registered()[name] for name in ("doprompt", "fedavg", "fedprox")}
+    monkeypatch.setattr("unseen.bench.cost.registered", lambda: known)
+    said: list[str] = []
+    found = measure_costs(["all"], batch_size=4, steps=1, repeats=1, said=said.append)
+    assert [one.method for one in found] == ["fedavg", "fedprox"]
+    assert any(line.startswith("left out:") and "vision transformer" in line for line in said)

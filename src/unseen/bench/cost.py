@@ -20,11 +20,12 @@ from unseen.bench.run import one_thread
 from unseen.client import Workshop
 from unseen.data.memory import TensorImages
 from unseen.drawer import Drawer
+from unseen.errors import UserError
 from unseen.ledger import Ledger
 from unseen.measure import measure
 from unseen.nets.backbones import create_net
 from unseen.nets.net import Net
-from unseen.registry import parse
+from unseen.registry import parse, registered
 from unseen.server import federate
 from unseen.tensors import snapshot
 from unseen.types import ClientId, OptimizerPlan, Order, Plan, Reply, Server, Site
@@ -120,8 +121,9 @@ def measure_costs(
     repeats: int = 5,
     said: Callable[[str], None] = lambda sentence: None,
 ) -> list[Cost]:
-    """FedAvg first, then the methods in their order."""
-    names = list(dict.fromkeys([BASELINE, *methods]))
+    """FedAvg first, then the methods in their order; `["all"]` is every method that fits the net."""
+    every = list(methods) == ["all"]
+    names = list(dict.fromkeys([BASELINE, *(registered() if every else methods)]))
     plan = Plan(
         rounds=2,
         batch_size=batch_size,
@@ -140,7 +142,12 @@ def measure_costs(
         candidates = []
         for name in names:
             said(f"preparing {name}")
-            candidates.append(Candidate(name, plan, Path(folder), images, net_of))
+            try:
+                candidates.append(Candidate(name, plan, Path(folder), images, net_of))
+            except UserError as error:
+                if not every:
+                    raise
+                said(f"left out: {error}")
         for repeat in range(repeats):
             said(f"measuring, {repeat + 1} of {repeats}")
             for one in candidates:

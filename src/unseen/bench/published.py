@@ -148,7 +148,7 @@ TABLES: tuple[PaperTable, ...] = (
         is_main=True,
     ),
     PaperTable(
-        FEDFD, "Table 6a", "pacs", "vit_base_patch16_224", "", "transformers", PACS,
+        FEDFD, "Table 6a", "pacs", "vit_base_patch16_224", "fedfd-vit", "transformers", PACS,
         """
         DoPrompt: 99.24 90.56 81.06 77.71 87.14
         DoPrompt w/ GA: 99.33 89.98 81.03 79.01 87.34
@@ -157,7 +157,7 @@ TABLES: tuple[PaperTable, ...] = (
         is_main=True,
     ),
     PaperTable(
-        FEDFD, "Table 6b", "vlcs", "vit_base_patch16_224", "", "transformers", VLCS,
+        FEDFD, "Table 6b", "vlcs", "vit_base_patch16_224", "fedfd-vit", "transformers", VLCS,
         """
         DoPrompt: 78.32 65.94 97.02 77.80 79.82
         DoPrompt w/ GA: 79.84 65.15 97.14 76.72 79.71
@@ -702,7 +702,7 @@ SYSTEMS: Mapping[str, str] = {
     "FedDG": "elcfs", "ELCFS": "elcfs", "CCST": "ccst", "CSAC": "csac", "FedSR": "fedsr", "FedSAM": "fedsam",
     "SiloBN w/ GA": "silobn+ga", "FedDG-GA": "ga", "FedFD": "fedfd", "FedFD-A": "fedfd-a", "gPerXAN": "gperxan", "guide": "guide",
     "guide + I-BN": "guide+ibn", "guide + DSON": "guide+dson", "DSU": "dsu", "StableFDG": "stablefdg", "FedADG": "fedadg",
-    "DoPrompt": "doprompt", "DoPrompt w/ GA": "doprompt+ga", "DoPrompt + FedFD-A": "doprompt+fedfd-a",
+    "DoPrompt": "doprompt", "DoPrompt w/ GA": "doprompt+ga",
 }  # fmt: skip
 
 

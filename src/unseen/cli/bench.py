@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unseen.cli import run as run_command
-from unseen.cli.run import read_fields, read_seeds
+from unseen.cli.run import pool_if_centralized, read_fields, read_seeds
 from unseen.cli.screen import budget, duration, errors, percent, results
 from unseen.errors import UserError, nearest
 
@@ -104,6 +104,7 @@ def planned(plan: Mapping[str, Any]) -> tuple[list[Settings], dict[str, str], li
     from unseen.bench.collect import label_of
 
     rest = dict(plan)
+    pool_if_centralized(rest)
     variants = [_variant(word) for word in _listed(rest.pop("methods", None), "methods")]
     fields = rest.pop("set", {})
     fields = read_fields(list(fields)) if not isinstance(fields, dict) else fields

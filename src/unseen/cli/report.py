@@ -73,7 +73,7 @@ def _look(collection: Collection, target: str | None) -> None:
 
 
 def cost(
-    methods: Annotated[str, typer.Option(help="Methods with commas; fedavg is always measured beside them.")],
+    methods: Annotated[str, typer.Option(help="Methods with commas, or all; fedavg is always measured beside them.")],
     backbone: Annotated[str, typer.Option(help="convnet, alexnet or a name of timm's.")] = "convnet",
     image_size: Annotated[int | None, typer.Option(help="Side of the images in px. (default: 32 or 224)")] = None,
     batch_size: Annotated[int, typer.Option(help="Images per step.")] = 32,

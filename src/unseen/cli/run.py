@@ -164,13 +164,18 @@ def run(
         results().print(table(finished))
 
 
+def pool_if_centralized(given: dict[str, Any]) -> None:
+    """`--centralized` is a partition."""
+    if given.pop("centralized", False) and given.setdefault("partition", "pooled") != "pooled":
+        raise UserError("--centralized pools all source domains: leave out --partition, or leave out --centralized.")
+
+
 def _planned(given: dict[str, Any]) -> list[Settings]:
     """One run per target and seed."""
     from unseen.api import absolute, dataset, plan_run, protocol_named, spell_method
 
     given = {name: value for name, value in given.items() if name != "out"}
-    if given.pop("centralized", False) and given.setdefault("partition", "pooled") != "pooled":
-        raise UserError("--centralized pools all source domains: leave out --partition, or leave out --centralized.")
+    pool_if_centralized(given)
     fields, targets, seeds = read_fields(given.pop("field", [])), given.pop("target", ""), given.pop("seed", None)
     method = given.pop("method", "fedavg")
     spell_method(method, fields)  # a wrong name is said before a large folder is read
