@@ -25,7 +25,8 @@ def random_images(count: int, classes: int = 3, seed: int = 0, size: int = 32) -
     rng = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % classes
     colours = torch.eye(3)[labels % 3][:, :, None, None] * 0.6
-    return TensorImages((torch.rand(count, 3, size, size, generator=rng) * 0.4 + colours).clamp(0, 1), labels)
+    x = (torch.rand(count, 3, size, size, generator=rng) * 0.4 + colours).clamp(0, 1)
+    return TensorImages(x, labels, torch.arange(count) // classes % 2)  # two domains: some methods need several
 
 
 def site(client: str = "a", count: int = 32, classes: int = 3, seed: int = 0) -> Site:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from tests.federation import federation, same
 from tests.methods.desk import TensorImages, batch, desk, random_images
@@ -17,15 +16,11 @@ from unseen.tensors import pick
 from unseen.types import Site, Work
 
 
-class TwoDomains(TensorImages):
-    @property
-    def domains(self) -> Tensor:
-        return torch.arange(len(self.y)) % 2 + 1
-
-
 def pooled(method: DANN, **changes: object) -> Work:
     images = random_images(16)
-    work = desk(method, site=Site("a", TwoDomains(images.x, images.y), random_images(4)), **changes)
+    work = desk(
+        method, site=Site("a", TensorImages(images.x, images.y, torch.arange(16) % 2 + 1), random_images(4)), **changes
+    )
     method.prepare(work)
     return work
 
@@ -68,9 +63,15 @@ def test_features_move_against_the_discriminator_and_it_moves_with_its_loss() ->
 
 def test_clients_with_one_domain_train_as_in_fedavg(tmp_path: Path) -> None:
     dann, fedavg = (federation(name, tmp_path / name, rounds=2, local_steps=2) for name in ("dann", "fedavg"))
-    dann.run()
-    fedavg.run()
+    first = dict(dann.server.state)
+    for fed in (dann, fedavg):
+        for name, site in fed.sites.items():
+            images = random_images(len(site.train))
+            fed.sites[name] = replace(site, train=TensorImages(images.x, images.y))  # of one domain
+        fed.run()
     assert same(pick(dann.server.state, fedavg.server.state), fedavg.server.state)
+    beyond = set(dann.server.state) - set(fedavg.server.state)
+    assert beyond and same(pick(dann.server.state, beyond), pick(first, beyond))  # the discriminator rests
 
 
 def test_more_domains_than_outputs_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""Images that are tensors already, as an ImageSet: of one domain, held in memory."""
+"""Images that are tensors already, as an ImageSet."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from unseen.types import Batch
 
 @dataclass(frozen=True)
 class TensorImages:
-    """Images in [0, 1], N x 3 x H x W, and their labels."""
+    """Images in [0, 1], N x 3 x H x W, their labels, and the domain each is from (none: all from one)."""
 
     x: Tensor
     y: Tensor
+    domain: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -26,7 +27,7 @@ class TensorImages:
 
     @property
     def domains(self) -> Tensor:
-        return torch.zeros_like(self.y)
+        return torch.zeros_like(self.y) if self.domain is None else self.domain
 
     def batch(self, indices: Tensor) -> Batch:
-        return Batch(self.x[indices], self.y[indices], torch.zeros_like(self.y[indices]))
+        return Batch(self.x[indices], self.y[indices], self.domains[indices])

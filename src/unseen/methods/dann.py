@@ -6,7 +6,7 @@ Networks. JMLR 2016.
 The box: a discriminator reads the features and learns by cross-entropy which domain an image is from; the gradient that
 it sends back into the features is reversed and multiplied by lambda, which grows from 0 to `weight` during training.
 That needs several domains in one place: clients with several of them, or a centralized run. A client that holds one
-domain trains its features without it, as in FedAvg; only its discriminator, shared like all weights, learns on.
+domain trains as in FedAvg and leaves the discriminator, shared like all weights, as it is.
 """
 
 from __future__ import annotations
@@ -51,13 +51,15 @@ class DANN(Method):
         work.scratch["dann.several"] = len(held) > 1
 
     def strength(self, work: Work) -> float:
-        """lambda at this step; 0 where there is nothing to be adversarial about."""
-        if not work.scratch["dann.several"]:
-            return 0.0
+        """lambda at this step."""
         done = (work.round - 1 + work.step / max(work.steps, 1)) / work.plan.rounds
         return self.weight * (2 / (1 + math.exp(-10 * done)) - 1 if self.ramp else 1.0)
 
     def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
+        # With one domain there is nothing to tell apart: a discriminator that learnt to name it would only mislead those
+        # that it is averaged with.
+        if not work.scratch["dann.several"]:
+            return features.new_zeros(())
         told = work.net.extras["domains"](reversed_gradient(features, self.strength(work)))
         term = F.cross_entropy(told, batch.domain)
         work.note("loss.domains", term)
