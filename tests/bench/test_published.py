@@ -44,7 +44,9 @@ def test_anchors() -> None:
     assert beside("pacs", "fedfd", ["fedfd-a"])["fedfd-a"].average == 85.53
     assert beside("pacs", "stablefdg", ["fedavg"])["fedavg"].average == 72.63
     assert beside("pacs", "gperxan", ["gperxan"])["gperxan"].average == 87.94
-    assert beside("pacs", "fedadg", ["fedavg"])["fedavg"].average == 69.09
+    assert beside("pacs", "fedadg", ["fedavg"], "alexnet")["fedavg"].average == 69.09
+    assert beside("pacs", "fedadg", ["fedadg"], "resnet18")["fedadg"].average == 82.25
+    assert beside("pacs", "pacs-quick", ["fedadg"], "mobilenetv2_100")["fedadg"].average == 82.25
     assert beside("camelyon17", "gperxan-camelyon17", ["ga"])["ga"].average == 92.3
     assert beside("digits", "digits", ["fedavg"]) == {}
 

@@ -57,7 +57,9 @@ def accuracy_grid(group: Group) -> Grid:
     """Methods x targets, the average, in-domain beside out-of-domain, and the published number where there is one."""
     # A protocol with other numbers than its paper's is not the paper's.
     protocol = group.settings.protocol if not group.changes else ""
-    published = beside(group.settings.data, protocol, [row.method for row in group.rows if row.as_published])
+    published = beside(
+        group.settings.data, protocol, [row.method for row in group.rows if row.as_published], group.settings.backbone
+    )
     columns = ["Method", *group.targets, "Avg", "In-domain", *(["Published"] if published else [])]
     grid = Grid(f"accuracy-{group.name}", f"Unseen accuracy (%): {group.title}", columns)
     summaries = [[*(group.target(row, target) for target in group.targets), group.average(row)] for row in group.rows]
