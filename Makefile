@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test flower check bench clean
+.PHONY: help setup demo test example flower check bench clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 \t/' | expand -t 16
@@ -34,6 +34,9 @@ test: setup ## all tests but those of `make flower` (two processes)
 
 flower: setup ## real Flower processes: the hospital example; sites killed, lying and coming back; every method deployed
 	@$(BIN)/python -m pytest $(FLOWER) --durations 10
+
+example: setup ## the hospital example: three sites train with Flower, a fourth predicts (real processes)
+	@$(BIN)/python -m pytest tests/engines/test_flower_example.py
 
 check: setup ## format, lint, types, import rules
 	@$(BIN)/ruff format --check .
