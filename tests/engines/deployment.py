@@ -141,9 +141,22 @@ class Federation:
         return f"127.0.0.1:{self.public if 'nginx' in self.processes else self.link}"
 
     def join(self, site: str) -> None:
-        """A SuperNode and its worker, as the README says."""
-        self.start_node(site)
+        """A SuperNode and its worker, as the README says, with a service manager that starts the SuperNode again.
+
+        After a kill Flower holds a site for connected for 60 s, and a new SuperNode with its key is refused and ends.
+        """
+        node = f"node-{site}"
+        before = self.log(node).count("SuperNode ID")
         self.work(site)
+        self.start_node(site)
+
+        def up() -> bool:
+            if self.processes[node].poll() is not None:
+                time.sleep(2)
+                self.start_node(site)
+            return self.log(node).count("SuperNode ID") > before
+
+        self.until(up, f"the SuperNode of {site}")
 
     def start_node(self, site: str) -> None:
         keys, port = self.app / "keys", self.node_ports[site]
