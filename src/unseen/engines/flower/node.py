@@ -18,12 +18,12 @@ from typing import Any
 import httpx
 from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
@@ -72,8 +72,8 @@ def _try(client: Any, said: Callable[[str], None]) -> None:
 def _client(address: str, root_certificates: bytes | None, token: str = "") -> Any:
     name = "flwr-clientapp" if token else "SuperExec"
     checks: list[Any] = [RuntimeVersionHttpInterceptor(component_name=name)]
-    retry = make_simple_http_retry_invoker()
-    retry.max_tries = 3 if token else 1
+    # Not Flower's own: it interrupts the process when a task's token is refused, which is right where a process has one task.
+    retry = RetryInvoker(lambda: exponential(max_delay=5.0), httpx.TransportError, 3 if token else 1, None)
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=root_certificates is None,
@@ -85,7 +85,7 @@ def _client(address: str, root_certificates: bytes | None, token: str = "") -> A
 
 def _carry_out(client: Any, said: Callable[[str], None]) -> None:
     """One message of a run: what Flower's worker does, without the bundle."""
-    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat = HeartbeatSender(lambda: _beat(client))
     heartbeat.start()
     try:
         message, context, _run, _bundle = pull_task_input(client)
@@ -97,6 +97,15 @@ def _carry_out(client: Any, said: Callable[[str], None]) -> None:
         if heartbeat.is_running:
             heartbeat.stop()
         client.close()
+
+
+def _beat(client: Any) -> bool:
+    """Tell the SuperNode that the task is worked on. Whether it still wants that, the push of the reply will say."""
+    try:
+        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.HTTPError:
+        return False  # tried again
+    return True
 
 
 def _answer(message: Message, context: Context, said: Callable[[str], None]) -> tuple[Message, str, str]:
