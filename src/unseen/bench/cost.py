@@ -92,16 +92,21 @@ class Candidate:
                 self.ledger.entries.clear()
                 self.ledger.trips = 0
         self.order = engine.orders[CLIENTS[0]]
-        self.step = self.inference = float("inf")
+        self.best: dict[int, float] = {}  # seconds of an order by its number of steps
+        self.inference = float("inf")
 
     def time_steps(self, steps: int) -> None:
-        seconds = []
         for count in (1, steps + 1):
             self.workshop.plan = replace(self.plan, local_steps=count)
             started = time.process_time()
             self.workshop.carry_out(CLIENTS[0], self.order)
-            seconds.append(time.process_time() - started)
-        self.step = min(self.step, max(0.0, seconds[1] - seconds[0]) / steps)
+            self.best[count] = min(self.best.get(count, float("inf")), time.process_time() - started)
+
+    @property
+    def step(self) -> float:
+        """What one more step costs. The best of each length: the best *difference* would be that of a disturbed short one."""
+        short, long = sorted(self.best)
+        return max(0.0, self.best[long] - self.best[short]) / (long - short)
 
     def time_inference(self) -> None:
         started = time.process_time()
