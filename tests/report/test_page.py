@@ -107,6 +107,20 @@ def test_pictures_are_of_the_target_that_is_asked_for(tmp_path: Path) -> None:
         assert f"fedavg, unseen {target}" in page
 
 
+def test_of_many_methods_the_best_and_the_baseline_have_a_colour(tmp_path: Path) -> None:
+    names = ["mixstyle", "dsu", "sfa", "rsc", "ibn", "bin", "moon", "fednova", "fedsam", "fedprox", "fedbn"]
+    invent(tmp_path, {"fedavg": 0.2} | {name: 0.9 - 0.02 * place for place, name in enumerate(names)})
+    html = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
+    legend = re.search(r'<p class="legend">(.*?)</p>', html)
+    assert legend is not None
+    named = re.findall(r'class="solid (\w+)"></i>([^<]+)<', legend[1])
+    assert named == [(f"c{i}", name) for i, name in enumerate([*names[:9], "fedavg"])] + [("others", "2 others")]
+    assert html.count('class="line others"') == 3 * 2  # two methods in three figures
+    assert (
+        'text-anchor="start">fedbn<' not in html and "<title>fedbn</title>" in html
+    )  # a grey dot keeps its name inside
+
+
 def test_without_insight_those_parts_are_left_out(tmp_path: Path) -> None:
     invent(tmp_path, {"fedavg": 0.5}, seeds=[0])
     text = write_page(collect(tmp_path), tmp_path / "report.html").read_text()

@@ -155,9 +155,10 @@ def measure_costs(
                 said(f"left out: {error}")
         for repeat in range(repeats):
             said(f"measuring, {repeat + 1} of {repeats}")
-            for one in candidates:
+            # Nobody is always first: who is comes from other work, to colder caches.
+            turn = repeat % len(candidates)
+            for one in candidates[turn:] + candidates[:turn]:
                 one.time_steps(steps)
-            for one in candidates:
                 one.time_inference()
     base = candidates[0]
     return [

@@ -20,6 +20,7 @@ from PIL import Image
 WIDTH, HEIGHT = 420, 280
 LEFT, RIGHT, TOP, BOTTOM = 46, 20, 12, 40  # right: half of the last number below the axis
 COLOURS = 10  # series colours of the page's style sheet: .c0 to .c9
+OTHERS = -1  # in grey and without a name: more lines than the eye can tell apart
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +42,7 @@ def text(value: object) -> str:
 
 
 def shade(index: int) -> str:
-    return f"c{index % COLOURS}"
+    return "others" if index == OTHERS else f"c{index % COLOURS}"
 
 
 def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
@@ -123,8 +124,9 @@ def curves(series: Sequence[Series], x_name: str, y_name: str) -> str:
         return ""
     frame = Frame(ticks(min(xs), max(xs), 6, whole=True), ticks(min(known), max(known)), x_name, y_name)
     parts = frame.draw()
+    series = sorted(series, key=lambda s: s.colour != OTHERS)  # under the others' lines, without a band
     for s in series:
-        if s.low:
+        if s.low and s.colour != OTHERS:
             edge = [(x, y) for x, y in zip(s.x, s.high, strict=True)] + [
                 (x, y) for x, y in zip(s.x, s.low, strict=True)
             ][::-1]
@@ -145,7 +147,7 @@ def curves(series: Sequence[Series], x_name: str, y_name: str) -> str:
 
 
 def scatter(points: Sequence[tuple[str, int, float, float]], x_name: str, y_name: str) -> str:
-    """One labelled dot per method."""
+    """A dot per method, with its name but for the grey ones."""
     known = [p for p in points if math.isfinite(p[2]) and math.isfinite(p[3])]
     if not known:
         return ""
@@ -155,8 +157,13 @@ def scatter(points: Sequence[tuple[str, int, float, float]], x_name: str, y_name
                   ticks(min(ys) - margin, max(ys) + margin), x_name, y_name)  # fmt: skip
     parts = frame.draw()
     taken: list[tuple[float, float, float]] = []  # left, right and height of the names so far
-    for name, colour, x, y in sorted(known, key=lambda p: -p[3]):
+    for name, colour, x, y in sorted(known, key=lambda p: (p[1] != OTHERS, -p[3])):
         at_x, at_y = frame.x(x), frame.y(y)
+        parts.append(
+            f'<circle class="dot {shade(colour)}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="5"><title>{text(name)}</title></circle>'
+        )
+        if colour == OTHERS:
+            continue
         anchor, offset = ("end", -9) if at_x > WIDTH * 0.62 else ("start", 9)
         length = 7 * len(name)  # px, a little more than the letters take
         left = at_x + offset - (length if anchor == "end" else 0)
@@ -164,7 +171,6 @@ def scatter(points: Sequence[tuple[str, int, float, float]], x_name: str, y_name
         while any(abs(label_y - y) < 13 and left < end and start < left + length for start, end, y in taken):
             label_y += 13  # methods of one cost lie above each other: their names go down in a list
         taken.append((left, left + length, label_y))
-        parts.append(f'<circle class="dot {shade(colour)}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="5"/>')
         parts.append(
             f'<text class="label" x="{at_x + offset:.1f}" y="{label_y:.1f}" text-anchor="{anchor}">{text(name)}</text>'
         )

@@ -28,8 +28,9 @@ KINDS = {
     "metrics": "numbers for the log",
     "evaluation": "the model, to measure it",
 }
+UNFOLDED = 4  # methods whose pictures are open when the page is
 Insight = tuple[Mapping[str, Any], dict[str, Any]]
-Insights = list[tuple[int, Row, Insight]]
+Insights = list[tuple[Row, Insight]]
 
 
 def write_page(collection: Collection, path: Path, baseline: str | None = None, target: str | None = None) -> Path:
@@ -69,13 +70,15 @@ def _page(collection: Collection, baseline: str | None, target: str | None) -> I
 
 
 def _group(group: Group, number: int, baseline: str | None, target: str | None) -> Iterator[str]:
+    group = replace(group, rows=group.best())  # best first; the tables on disk keep the order that was asked for
+    shades = _shades(group, baseline)
     mark = f"g{number}-"
     insights = _insights(group, target or hardest(group))
     sections: list[tuple[str, str, str]] = [
         ("leaderboard", "Leaderboard", "".join(_leaderboard(group, baseline))),
         ("heat", "Methods by unseen domain", _heat(group)),
-        ("curves", "Over the rounds", _curves(group)),
-        ("cost", "Accuracy against cost", _cost(group)),
+        ("curves", "Over the rounds", _curves(group, shades)),
+        ("cost", "Accuracy against cost", _cost(group, shades)),
         ("ledger", "What leaves a client", _ledger(group)),
         ("partition", "Who has what", _partition(insights)),
         ("samples", "Predictions on the unseen domain", _samples(insights)),
@@ -115,10 +118,19 @@ def _cell(cell: Entry, column: int) -> str:
 
 
 def _leaderboard(group: Group, baseline: str | None) -> Iterator[str]:
-    """Best first; the tables on disk keep the order that was asked for."""
-    places = [group.rows.index(row) for row in group.best()]
-    for grid in (accuracy_grid(group), *([statistics_grid(group, baseline)] if len(group.rows) > 1 else [])):
-        yield table(replace(grid, rows=[grid.rows[place] for place in places]))
+    yield table(accuracy_grid(group))
+    if len(group.rows) > 1:
+        yield table(statistics_grid(group, baseline))
+
+
+def _shades(group: Group, baseline: str | None) -> list[int]:
+    """A colour per row: where there are more rows than colours, the best and the baseline have them."""
+    labels = [row.label for row in group.rows]
+    bright = labels[: figures.COLOURS]
+    against = group.baseline(baseline)
+    if against is not None and against not in bright:
+        bright[-1] = against
+    return [bright.index(label) if label in bright else figures.OTHERS for label in labels]
 
 
 def _heat(group: Group) -> str:
@@ -160,9 +172,12 @@ def _readings(run: RunDirectory, result: Mapping[str, Any]) -> dict[str, dict[in
     return found
 
 
-def _curves(group: Group) -> str:
+def _curves(group: Group, shades: Sequence[int]) -> str:
     series: dict[str, list[Series]] = {"unseen": [], "validation": [], "loss": []}
-    for number, row in enumerate(group.rows):
+    rows = list(zip(shades, group.rows, strict=True))
+    # A mean over the easy targets only would lie far from the others' means.
+    whole = [(shade, row) for shade, row in rows if not math.isnan(group.average(row).mean)]
+    for shade, row in whole or rows:
         readings = {cell: _readings(run, row.results[cell]) for cell, run in row.runs.items()}
         for what, lines in series.items():
             rounds = sorted({r for own in readings.values() for r in own[what]})
@@ -178,7 +193,7 @@ def _curves(group: Group) -> str:
                 low.append(over.mean - spread)
                 high.append(over.mean + spread)
             if rounds:
-                lines.append(Series(row.label, number, rounds, middle, low, high))
+                lines.append(Series(row.label, shade, rounds, middle, low, high))
     names = {
         "unseen": "accuracy on the unseen domain (%)",
         "validation": "accuracy on the sources' validation images (%)",
@@ -193,15 +208,20 @@ def _curves(group: Group) -> str:
         return ""
     words = "Mean over unseen domains and seeds; the band is one standard deviation over seeds."
     peeking = "" if group.peeks else " The unseen curve is only looked at: no selection reads it."
-    return f"<p>{words}{peeking}</p>{_legend(group)}<div class=figures>{''.join(drawn)}</div>"
+    return f"<p>{words}{peeking}</p>{_legend(group, shades)}<div class=figures>{''.join(drawn)}</div>"
 
 
-def _legend(group: Group) -> str:
-    return figures.legend([(row.label, i) for i, row in enumerate(group.rows)])
+def _legend(group: Group, shades: Sequence[int]) -> str:
+    entries = sorted(
+        (shade, row.label) for shade, row in zip(shades, group.rows, strict=True) if shade != figures.OTHERS
+    )
+    others = len(group.rows) - len(entries)
+    named = [(label, shade) for shade, label in entries]
+    return figures.legend(named + ([(f"{others} others", figures.OTHERS)] if others else []))
 
 
 # --- cost ------------------------------------------------------------------------------------------------------------
-def _cost(group: Group) -> str:
+def _cost(group: Group, shades: Sequence[int]) -> str:
     drawn = []
     for name, unit, scale in (
         ("bytes_up", "MB sent by a client per round", 1e6),
@@ -209,7 +229,8 @@ def _cost(group: Group) -> str:
         ("parameters", "parameters (M)", 1e6),
     ):
         points = [
-            (row.label, i, row.numbers(name).mean / scale, group.average(row).mean) for i, row in enumerate(group.rows)
+            (row.label, shade, row.numbers(name).mean / scale, group.average(row).mean)
+            for shade, row in zip(shades, group.rows, strict=True)
         ]
         if picture := figures.scatter(points, unit, "average unseen accuracy (%)"):
             drawn.append(
@@ -262,16 +283,16 @@ def _ledger(group: Group) -> str:
 def _insights(group: Group, target: str) -> Insights:
     """One of each method: of this target, or else of the first that was ever looked into."""
     found = []
-    for number, row in enumerate(group.rows):
+    for row in group.rows:
         for _, run in sorted(row.runs.items(), key=lambda item: (item[0][0] != target, item[0])):
             if (own := insight_of(run)) is not None:
-                found.append((number, row, own))
+                found.append((row, own))
                 break
     return found
 
 
 def _partition(insights: Insights) -> str:
-    for _, _, (_, about) in insights:
+    for _, (_, about) in insights:
         sources = [domain for domain in about["domains"] if domain != about["target"]]
         drawn = figures.partition(about["clients"], sources, about["classes"])
         return (
@@ -282,9 +303,17 @@ def _partition(insights: Insights) -> str:
     return ""
 
 
+def _folded(blocks: Sequence[tuple[str, str]]) -> str:
+    """One block per method, best first; all but the first few are folded away."""
+    return "".join(
+        f"<details{' open' if place < UNFOLDED else ''}><summary class=part>{text(title)}</summary>{body}</details>"
+        for place, (title, body) in enumerate(blocks)
+    )
+
+
 def _samples(insights: Insights) -> str:
     blocks = []
-    for _, row, (tensors, about) in insights:
+    for row, (tensors, about) in insights:
         images, classes = np.asarray(tensors["image"]).transpose(0, 2, 3, 1), about["classes"]
         rows: dict[bool, list[str]] = {True: [], False: []}
         for i, pixels in enumerate(images):
@@ -300,10 +329,10 @@ def _samples(insights: Insights) -> str:
             for right, word in ((True, "right"), (False, "wrong"))
             if rows[right]
         )
-        blocks.append(f"<h4>{text(row.label)}, unseen {text(about['target'])}</h4>{parts}")
+        blocks.append((f"{row.label}, unseen {about['target']}", parts))
     return (
         "<p>Drawn at random from the same images for every method; the share in brackets is the probability that "
-        f"the model gives.</p>{''.join(blocks)}"
+        f"the model gives.</p>{_folded(blocks)}"
         if blocks
         else ""
     )
@@ -311,7 +340,7 @@ def _samples(insights: Insights) -> str:
 
 def _features(insights: Insights) -> str:
     blocks = []
-    for _, row, (tensors, about) in insights:
+    for row, (tensors, about) in insights:
         places = np.asarray(tensors["place"], dtype=np.float64)
         labels = [int(v) for v in tensors["label"]]
         domains = [int(v) for v in tensors["domain"]]
@@ -326,9 +355,9 @@ def _features(insights: Insights) -> str:
         drawn = "".join(
             f"<figure>{one}<figcaption>{text(row.label)}, {word}</figcaption></figure>" for one, word in pair
         )
-        blocks.append(f"<div class=figures>{drawn}</div>")
+        blocks.append((f"{row.label}, unseen {about['target']}", f"<div class=figures>{drawn}</div>"))
     return (
-        f"<p>t-SNE of what the head sees. Distances between far groups mean nothing.</p>{''.join(blocks)}"
+        f"<p>t-SNE of what the head sees. Distances between far groups mean nothing.</p>{_folded(blocks)}"
         if blocks
         else ""
     )
@@ -336,7 +365,7 @@ def _features(insights: Insights) -> str:
 
 def _alphas(insights: Insights) -> str:
     drawn = []
-    for _, row, (tensors, about) in insights:
+    for row, (tensors, about) in insights:
         if (alpha := tensors.get("inspected/alpha")) is not None:
             picture = figures.strips(np.asarray(alpha, dtype=np.float64), f"alpha by layer of {row.label}")
             drawn.append(
@@ -352,7 +381,7 @@ def _alphas(insights: Insights) -> str:
 
 def _attention(insights: Insights) -> str:
     blocks = []
-    for _, row, (tensors, about) in insights:
+    for row, (tensors, about) in insights:
         if (heat := tensors.get("shown/attention")) is None:
             continue
         images = np.asarray(tensors["image"]).transpose(0, 2, 3, 1)

@@ -50,13 +50,13 @@ svg{display:block;width:100%;height:auto;max-width:560px}
 svg text{font:12px system-ui,sans-serif;fill:var(--soft)}svg text.label{fill:var(--ink)}
 .grid{stroke:var(--rule);stroke-width:1}.axis{stroke:var(--soft);stroke-width:1}
 .line{fill:none;stroke:var(--own);stroke-width:2}.band{fill:var(--own);opacity:.16}
-.dot{fill:var(--own)}.ring{fill:none;stroke:var(--own);stroke-width:1.4}.faint{fill:var(--own);opacity:.45}
+.others{--own:var(--rule)}.line.others{stroke-width:1.4}.dot{fill:var(--own)}.ring{fill:none;stroke:var(--own);stroke-width:1.4}.faint{fill:var(--own);opacity:.45}
 .legend{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:.9rem;max-width:none}
 .legend i{display:inline-block;width:11px;height:11px;border-radius:50%;margin-right:6px;border:2px solid var(--own)}
 .legend i.solid{background:var(--own)}
 .tiles{display:flex;flex-wrap:wrap;gap:10px}.tile{max-width:152px;line-height:1.25}.tile figcaption{max-width:96px}
 .tile img{border-radius:4px;image-rendering:auto;margin-right:3px}
-details{margin:.3em 0}summary{cursor:pointer}.more{color:var(--c1);font-weight:600}
+details{margin:.3em 0}summary{cursor:pointer}summary.part{font-weight:600;margin:1em 0 .3em}.more{color:var(--c1);font-weight:600}
 pre{background:var(--panel);padding:12px;overflow-x:auto;border-radius:6px;font-size:.87rem}
 code{font-size:.9em}
 footer{color:var(--soft);font-size:.87rem;margin:2.5em 0 1.5em}
