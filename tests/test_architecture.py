@@ -87,9 +87,8 @@ def test_nothing_is_unpickled_and_no_model_is_copied_deeply() -> None:
     for path in FILES:
         text = path.read_text()
         assert "deepcopy(" not in text, path
-        assert "pickle.load" not in text, path
-        for line in text.splitlines():
-            assert "torch.load(" not in line.replace("safetensors.torch.load(", "") or "weights_only=True" in line, path
+        assert "import pickle" not in text, path
+        assert "torch.load(" not in text.replace("safetensors.torch.load(", ""), path
 
 
 def test_every_method_file_opens_with_its_box() -> None:

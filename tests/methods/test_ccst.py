@@ -103,7 +103,7 @@ def test_style_network_from_files(tmp_path: Path) -> None:
 
 def test_one_file_of_two_is_an_error() -> None:
     with pytest.raises(UserError, match="two files"):
-        tiny_net(CCST(encoder="vgg.pth"))
+        tiny_net(CCST(encoder="vgg.safetensors"))
 
 
 def test_through_the_real_loop(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def run(
         str | None, typer.Option(help="convnet, alexnet, alexnet_bn or a name of timm's.", rich_help_panel=NET)
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(help="none, imagenet, or a .safetensors or .pth file.", rich_help_panel=NET)
+        str | None, typer.Option(help="none, imagenet, or a .safetensors file.", rich_help_panel=NET)
     ] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the images in px.", rich_help_panel=NET)] = None,
     bottleneck: Annotated[

@@ -36,8 +36,8 @@ class CCST(Method):
     bank: Literal["overall", "single"] = "overall"  # one style per client, or styles of single images
     copies: int = 3  # K: an image is seen as it is once in K + 1 times, and restyled otherwise
     singles: int = 64  # images whose styles a client sends with bank=single
-    encoder: str = ""  # file with VGG-19's weights (vgg_normalised.pth of AdaIN); none: our weight-free variant
-    decoder: str = ""  # file with the decoder's weights (decoder.pth of AdaIN)
+    encoder: str = ""  # file with VGG-19's weights (vgg_normalised of AdaIN); none: our weight-free variant
+    decoder: str = ""  # file with the decoder's weights (decoder of AdaIN)
     exchanges: int = 1  # with a style network: first rounds that begin with an exchange of styles
 
     @property

@@ -133,7 +133,7 @@ def create_net(
 ) -> Net:
     """A new network. The same arguments give the same bits.
 
-    weights: "none" (drawn from the seed), "imagenet" (timm's hub) or a .safetensors, .pth or .pt file with timm's
+    weights: "none" (drawn from the seed), "imagenet" (timm's hub) or a .safetensors file with timm's
     names.
     """
     with torch.random.fork_rng(devices=[]):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from unseen.errors import UserError
 from unseen.nets.net import Anatomy
@@ -19,32 +17,18 @@ SHOWN = 3  # tensors named in an error
 
 
 def read_file(path: str | Path) -> Tensors:
-    """The tensors of a .safetensors file, or of a .pth or .pt file (read without unpickling objects)."""
+    """The tensors of a .safetensors file. Nothing is unpickled, so .pth files are converted once by who trusts them."""
     path = Path(path)
     if not path.is_file():
-        raise UserError(f'There is no weights file "{path}": give none, imagenet or a .safetensors, .pth or .pt file.')
+        raise UserError(f'There is no weights file "{path}": give none, imagenet or a .safetensors file.')
+    if path.suffix != ".safetensors":
+        raise UserError(f'"{path}" is not a .safetensors file: docs/cli.md has the line that makes one of a .pth file.')
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        if path.suffix in (".pth", ".pt"):
-            return _flat(torch.load(path, map_location="cpu", weights_only=True), path)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        return load_file(path)
+    except SafetensorError as error:
         raise UserError(
             f'The weights file "{path}" is cut off or not of its kind: get it again, or give another file.'
         ) from error
-    raise UserError(f'"{path}" is not a .safetensors, .pth or .pt file.')
-
-
-def _flat(content: object, path: Path) -> Tensors:
-    """A state dict, or the one inside a training checkpoint."""
-    if isinstance(content, Mapping):
-        for key in ("state_dict", "model"):
-            if isinstance(content.get(key), Mapping):
-                content = content[key]
-                break
-    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise UserError(f'"{path}" does not hold a state dict: names and tensors.')
-    return dict(content)
 
 
 def load_weights(backbone: nn.Module, path: str | Path, anatomy: Anatomy) -> None:
