@@ -121,6 +121,16 @@ def test_of_many_methods_the_best_and_the_baseline_have_a_colour(tmp_path: Path)
     )  # a grey dot keeps its name inside
 
 
+def test_a_method_without_all_targets_has_no_curve_and_is_named(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.5})
+    invent(tmp_path, {"fedbn": 0.6}, targets=("ink",))
+    html = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
+    assert "Not drawn, because targets are missing: fedbn." in html
+    legend = re.search(r'<p class="legend">(.*?)</p>', html)
+    assert legend is not None and "fedavg" in legend[1] and "fedbn" not in legend[1]
+    assert html.count("<polyline") == 3
+
+
 def test_without_insight_those_parts_are_left_out(tmp_path: Path) -> None:
     invent(tmp_path, {"fedavg": 0.5}, seeds=[0])
     text = write_page(collect(tmp_path), tmp_path / "report.html").read_text()

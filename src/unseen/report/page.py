@@ -176,8 +176,8 @@ def _curves(group: Group, shades: Sequence[int]) -> str:
     series: dict[str, list[Series]] = {"unseen": [], "validation": [], "loss": []}
     rows = list(zip(shades, group.rows, strict=True))
     # A mean over the easy targets only would lie far from the others' means.
-    whole = [(shade, row) for shade, row in rows if not math.isnan(group.average(row).mean)]
-    for shade, row in whole or rows:
+    shown = [(shade, row) for shade, row in rows if not math.isnan(group.average(row).mean)] or rows
+    for shade, row in shown:
         readings = {cell: _readings(run, row.results[cell]) for cell, run in row.runs.items()}
         for what, lines in series.items():
             rounds = sorted({r for own in readings.values() for r in own[what]})
@@ -208,15 +208,14 @@ def _curves(group: Group, shades: Sequence[int]) -> str:
         return ""
     words = "Mean over unseen domains and seeds; the band is one standard deviation over seeds."
     peeking = "" if group.peeks else " The unseen curve is only looked at: no selection reads it."
-    return f"<p>{words}{peeking}</p>{_legend(group, shades)}<div class=figures>{''.join(drawn)}</div>"
+    absent = [row.label for _, row in rows if row not in [own for _, own in shown]]
+    missing = f" Not drawn, because targets are missing: {', '.join(absent)}." if absent else ""
+    return f"<p>{words}{peeking}{text(missing)}</p>{_legend(shown)}<div class=figures>{''.join(drawn)}</div>"
 
 
-def _legend(group: Group, shades: Sequence[int]) -> str:
-    entries = sorted(
-        (shade, row.label) for shade, row in zip(shades, group.rows, strict=True) if shade != figures.OTHERS
-    )
-    others = len(group.rows) - len(entries)
-    named = [(label, shade) for shade, label in entries]
+def _legend(shown: Sequence[tuple[int, Row]]) -> str:
+    named = [(row.label, shade) for shade, row in shown if shade != figures.OTHERS]
+    others = len(shown) - len(named)
     return figures.legend(named + ([(f"{others} others", figures.OTHERS)] if others else []))
 
 
