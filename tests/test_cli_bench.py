@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from unseen.bench.collect import label_of
+from unseen.bench.collect import collect, label_of
 from unseen.cli import app
 from unseen.cli.bench import passed_through, planned, read_file
 from unseen.errors import UserError
@@ -71,6 +71,30 @@ def test_a_bench_and_its_report_from_end_to_end(tmp_path: Path) -> None:
     reported = CliRunner().invoke(app, ["report", str(tmp_path), "--no-insight"])
     assert reported.exit_code == 0 and str(tmp_path / "report.html") in reported.output.replace("\n", "")
     assert "silobn" in (tmp_path / "report.html").read_text()
+
+
+def test_a_folder_is_evaluated_by_several_rules_and_the_report_has_them(tmp_path: Path) -> None:
+    words = ["bench", "--methods", "fedavg,bin", "--targets", "street,ink", "--workers", "2", "--out", str(tmp_path)]
+    tiny = ["--rounds", "1", "--local-steps", "1", "--batch-size", "16", "--test-every", "0"]
+    assert CliRunner().invoke(app, [*words, *tiny]).exit_code == 0
+    evaluate = ["evaluate", str(tmp_path), "--inference", "iabn,tbn:batch=32,fixed-alpha", "--set", "alpha=0"]
+    found = CliRunner().invoke(app, evaluate)
+    assert found.exit_code == 0, found.output
+    assert found.output.count("left out") == 1 and '"bin" has normalisation layers of its own' in found.output
+    assert "12 tests; 0 more" in found.output and "tbn (batch=32)" in found.output
+    (group,) = collect(tmp_path).groups
+    ours = {row.label: row for row in group.rows}["fedavg"].by_rule()
+    assert list(ours) == ["own", "fixed-alpha (alpha=0)", "iabn", "tbn (batch=32)"]
+    assert ours["fixed-alpha (alpha=0)"] == pytest.approx(ours["own"])  # alpha 0 leaves the running statistics
+    again = CliRunner().invoke(app, [*evaluate, "--methods", "fedavg"])
+    assert again.exit_code == 0 and "0 tests; 6 more" in again.output
+    for wrong, said in ((["--methods", "fedfd"], '"fedfd"'), (["--inference", "iabn", "--set", "q=1"], '"q"')):
+        done = CliRunner().invoke(app, [*evaluate[:4], *wrong])
+        assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output, done.output
+    none = CliRunner().invoke(app, [*evaluate, "--methods", "bin"])
+    assert none.exit_code == 2 and "No run" in none.output
+    assert CliRunner().invoke(app, ["report", str(tmp_path), "--no-insight"]).exit_code == 0
+    assert "Other statistics at test time" in (tmp_path / "report.html").read_text()
 
 
 def test_errors_for_people(tmp_path: Path) -> None:

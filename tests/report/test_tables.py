@@ -15,6 +15,7 @@ from unseen.report.tables import (
     accuracy_grid,
     comma_separated,
     cost_grid,
+    inference_grid,
     latex,
     markdown,
     statistics_grid,
@@ -164,3 +165,20 @@ def test_all_forms_are_written(bench: Path) -> None:
         for ending in ("md", "csv", "tex")
     }
     assert len(list((bench / "tables").iterdir())) == 9
+
+
+def test_inference_rules_stand_below_the_methods_own(bench: Path) -> None:
+    (group,) = collect(bench).groups
+    assert inference_grid(group) is None
+    for (target, seed), run in group.rows[1].runs.items():
+        if (target, seed) != ("street", 2):
+            accuracy = (run.result() or {})["accuracy"] + (0.1 if target == "ink" else 0.04)
+            run.append_evaluation({"rule": "iabn", "fields": {}, "accuracy": 0.0})  # tested again since
+            run.append_evaluation({"rule": "iabn", "fields": {}, "accuracy": accuracy})
+    grid = inference_grid(group)
+    assert grid is not None and grid.columns == ["Method", "Rule", "ink", "street", "Avg", "Runs", "Δ to own"]
+    own, iabn = [[cell.text for cell in row] for row in grid.rows]
+    assert own == ["fedbn", "own", "52.10 ± 0.10", "53.10 ± 0.10", "52.60 ± 0.10", "6", "-"]
+    # Two seeds have both targets: (62.0 + 57.0) / 2 and (62.1 + 57.1) / 2; the gain is (3 * 10 + 2 * 4) / 5.
+    assert iabn == ["fedbn", "iabn", "62.10 ± 0.10", "57.05 ± 0.07", "59.55 ± 0.07", "5", "+7.60"]
+    assert (bench / "tables" / "inference-digits-digits.csv") in write_tables(collect(bench), bench / "tables")

@@ -47,6 +47,15 @@ class Row:
         """Any number of the results, over all runs."""
         return summarise(float(r[what]) for r in self.results.values() if r.get(what) is not None)
 
+    def by_rule(self) -> dict[str, dict[Cell, float]]:
+        """Accuracies in percent by inference rule, the method's own first, where another one was tried."""
+        found: dict[str, dict[Cell, float]] = {}
+        for cell, run in self.runs.items():
+            for rule, line in run.evaluations().items():
+                if rule != "own" and line["accuracy"] is not None:
+                    found.setdefault(rule, {})[cell] = 100 * line["accuracy"]
+        return {"own": self.scores(), **dict(sorted(found.items()))} if found else {}
+
     @property
     def sends(self) -> str:
         """What leaves a client beyond the model's weights, in the words of the methods."""

@@ -23,14 +23,12 @@ from unseen.data.augment import Recipe, apply
 from unseen.data.catalog import load_index
 from unseen.data.store import open_store
 from unseen.errors import UserError, nearest, unknown
-from unseen.files import append_line, read_lines
 from unseen.measure import measure
 from unseen.method import name_of
 from unseen.nets import norms
 from unseen.nets.net import Net
 from unseen.types import ImageSet
 
-FILE = "evaluations.jsonl"
 SPATIAL = Recipe(crop=(0.7, 1.0), flip=0.5)  # MixNorm's views; its paper says: spatial augmentations
 
 
@@ -39,6 +37,13 @@ class Inference:
     """The method's own prediction."""
 
     name: ClassVar[str] = "own"
+
+    @property
+    def label(self) -> str:
+        """`iabn`, `tbn (batch=1)`: the fields that are not as usual are named."""
+        usual = asdict(type(self)())
+        changed = ", ".join(f"{key}={value:g}" for key, value in asdict(self).items() if value != usual[key])
+        return self.name + (f" ({changed})" if changed else "")
 
     def rule(self, first: int, images: int, seed: int) -> norms.Rule | None:
         """By which statistics the norms go, for `images` images from place `first` on. None: as they are."""
@@ -229,20 +234,17 @@ def _make_ready(net: Net, method: str) -> None:
         net.eval()
 
 
-def evaluate_run(
-    path: Path, name: str, given: Mapping[str, Any] | None = None, device: str | None = None
-) -> dict[str, Any]:
+def evaluate_run(run: RunDirectory, inference: Inference, device: str | None = None) -> dict[str, Any]:
     """The selected model of a run on the whole unseen domain under a rule; also appended to the run's evaluations."""
-    inference = inference_of(name, given)
-    trained = load_trained(path, device)
+    trained = load_trained(run.path, device)
     settings = trained.settings
     index = load_index(settings.data, Path(settings.root) if settings.root else None)
     store = open_store(index, settings.image_size, skip_broken=settings.skip_broken)
     images = store.domain(index.find(settings.target))
     images = images.subset(inference.order(len(images), settings.seed))
-    line = {"inference": name, "fields": asdict(inference), **score(trained, inference, images)}
-    append_line(path / FILE, line)
-    return {**line, "own": (RunDirectory.open(path).result() or {}).get("accuracy")}
+    line = {"rule": inference.label, "fields": asdict(inference), **score(trained, inference, images)}
+    run.append_evaluation(line)
+    return line
 
 
 def score(trained: Trained, inference: Inference, images: ImageSet) -> dict[str, float | int | None]:
@@ -250,9 +252,3 @@ def score(trained: Trained, inference: Inference, images: ImageSet) -> dict[str,
     with one_thread():
         found = measure(Predictor(trained, inference), trained.net, images, trained.settings.plan)
     return {"accuracy": number(found.accuracy), "loss": number(found.loss), "examples": found.examples}
-
-
-def evaluations(path: Path) -> list[dict[str, Any]]:
-    """What was evaluated of a run, the last of each rule and fields."""
-    lines = read_lines(path / FILE) if (path / FILE).exists() else []
-    return list({(line["inference"], str(sorted(line["fields"].items()))): line for line in lines}.values())

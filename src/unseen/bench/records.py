@@ -7,6 +7,7 @@ clients/                what each client keeps (local engine)
 ledger.json             every tensor that crossed, by name
 model.safetensors       the selected model, with all that `predict` needs in its header
 result.json             written last: a run with a result is finished
+evaluations.jsonl       one line per `unseen evaluate`: the model under another inference rule
 """
 
 from __future__ import annotations
@@ -108,6 +109,13 @@ class RunDirectory:
 
     def append(self, line: dict[str, Any]) -> None:
         append_line(self.path / "results.jsonl", line)
+
+    def evaluations(self) -> dict[str, dict[str, Any]]:
+        """What `unseen evaluate` found, by rule: the last of each."""
+        return {line["rule"]: line for line in read_lines(self.path / "evaluations.jsonl") if "rule" in line}
+
+    def append_evaluation(self, line: dict[str, Any]) -> None:
+        append_line(self.path / "evaluations.jsonl", line)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
     def _checkpoints(self, kind: str) -> dict[int, Path]:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unseen.cli import run as run_command
-from unseen.cli.run import pool_if_centralized, read_fields, read_seeds
+from unseen.cli.run import pool_if_centralized, read_fields, read_named, read_seeds
 from unseen.cli.screen import budget, duration, errors, percent, results
 from unseen.errors import UserError, nearest
 
@@ -146,8 +146,7 @@ def _variant(word: Any) -> tuple[str, dict[str, Any], str]:
             raise UserError("A method in a file is a name, or a table with name and, if you like, set and label.")
         own = {key: _plain(value) for key, value in word.get("set", {}).items()}
         return word["name"], own, word.get("label", "")
-    name, *settings = str(word).split(":")
-    return name, read_fields(settings), ""
+    return *read_named(str(word)), ""
 
 
 def _plain(value: Any) -> Any:

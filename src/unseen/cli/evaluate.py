@@ -2,41 +2,143 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unseen.cli.run import read_fields
-from unseen.cli.screen import errors, percent, results
+from unseen.cli.run import read_fields, read_named
+from unseen.cli.screen import Pace, errors, percent, results
+from unseen.errors import UserError
 
-EXAMPLE = "Example: unseen evaluate runs/digits-street-fedavg-s0-1a2b3c4d --inference iabn --set k=3"
+if TYPE_CHECKING:
+    from unseen.bench.inference import Inference
+    from unseen.bench.records import RunDirectory
+
+EXAMPLE = (
+    "Example: unseen evaluate runs/digits-street-fedavg-s0-1a2b3c4d --inference iabn --set k=3   ·   "
+    "unseen evaluate bench --methods fedavg,fedfd --inference iabn,mixnorm,tbn:batch=1"
+)
 
 
 def evaluate(
-    directory: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
+    directory: Annotated[Path, typer.Argument(help="The directory of a finished run, or a folder of them.")],
     inference: Annotated[
-        str, typer.Option(help="By which statistics: own, tbn, iabn, mixnorm, fixed-alpha or random-alpha.")
+        str,
+        typer.Option(
+            help="By which statistics, with commas: own, tbn, iabn, mixnorm, fixed-alpha, random-alpha; or all. "
+            "Fields follow a colon: tbn:batch=1."
+        ),
     ] = "own",
-    field: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A field of the rule; repeatable.")
+    methods: Annotated[
+        str | None, typer.Option(help="In a folder: the runs of these methods, with commas. (default: all)")
     ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the rules that have it; repeatable."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Test what was tested before, too.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:NUMBER or mps.")] = "auto",
 ) -> None:
-    """Test a run's model on its unseen domain again, by another rule for the statistics of its BatchNorms."""
-    from unseen.api import find_device
-    from unseen.bench.inference import evaluate_run, inference_of
+    """Test trained models on their unseen domains again, by other rules for the statistics of their BatchNorms.
 
-    fields = read_fields(field or [])
-    inference_of(inference, fields)  # a wrong word is said before a model is read
-    errors().print(f"testing {directory} by {inference} ...", markup=False, highlight=False, soft_wrap=True)
-    found = evaluate_run(directory, inference, fields, find_device(device))
-    spelled = ", ".join(f"{name}={value}" for name, value in found["fields"].items())
-    rule = inference + (f" ({spelled})" if spelled else "")
-    own = f"; by the method's own rule {percent(found['own'])}" if inference != "own" else ""
+    The same command again goes on where it was stopped.
+    """
+    from unseen.api import find_device
+    from unseen.bench.inference import evaluate_run
+
+    rules = read_rules(inference, read_fields(field or []))  # a wrong word is said before a model is read
+    where = find_device(device)
+    single = (directory / "config.json").exists()
+    runs = _runs(directory, single, methods)
+    todo = [(run, rule) for run in runs for rule in rules if again or rule.label not in run.evaluations()]
+    pace, refused = Pace(1, len(todo)), set[str]()
+    _say(f"{len(todo)} tests; {len(runs) * len(rules) - len(todo)} more were done before")
+    for number, (run, rule) in enumerate(todo, start=1):
+        chosen = run.settings()
+        name = f"{chosen.method}, unseen {chosen.target}, seed {chosen.seed}, by {rule.label}"
+        try:
+            found = evaluate_run(run, rule, where)
+        except UserError as error:
+            if single:
+                raise
+            if str(error) not in refused:
+                _say(f"left out: {error}")
+            refused.add(str(error))
+        else:
+            _say(f"[{number}/{len(todo)}] {name}: {percent(found['accuracy'])}  {pace.left(number)}")
+    if single:
+        _print_run(runs[0], rules)
+    elif refused and not any(run.evaluations() for run in runs):
+        raise UserError(f"No run in {directory} could be tested. {next(iter(refused))}")
+    else:
+        _print_tables(directory)
+
+
+def read_rules(words: str, fields: dict[str, str]) -> list[Inference]:
+    """`"tbn:batch=1,iabn"` -> rules; `fields` are for those that have them."""
+    from unseen.bench.inference import RULES, inference_of
+
+    listed = [name for name in RULES if name != "own"] if words.strip() == "all" else words.split(",")
+    named = [read_named(word) for word in listed]
+    own = {name: inference_of(name).__dataclass_fields__ for name, _ in named}
+    for field in fields:
+        if not any(field in known for known in own.values()):
+            inference_of(named[0][0], {field: fields[field]})  # says which fields there are
+    return [
+        inference_of(name, {**{k: v for k, v in fields.items() if k in own[name]}, **given}) for name, given in named
+    ]
+
+
+def _runs(directory: Path, single: bool, methods: str | None) -> list[RunDirectory]:
+    from unseen.bench.records import RunDirectory, find_runs
+
+    if single:
+        return [RunDirectory.open(directory)]
+    found = [run for run in find_runs(directory) if run.result() is not None]
+    if not found:
+        raise UserError(f"There are no finished runs in {directory}; `unseen bench --out {directory}` makes them.")
+    if methods is None:
+        return found
+    wanted = [name.strip() for name in methods.split(",")]
+    there = {run.settings().method for run in found}
+    for name in wanted:
+        if name not in there:
+            raise UserError(
+                f'There is no finished run of "{name}" in {directory}; there are {", ".join(sorted(there))}.'
+            )
+    return [run for run in found if run.settings().method in wanted]
+
+
+def _say(sentence: str) -> None:
+    errors().print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_run(run: RunDirectory, rules: Sequence[Inference]) -> None:
+    own = (run.result() or {}).get("accuracy")
+    for rule in rules:
+        found = run.evaluations()[rule.label]
+        spelled = ", ".join(f"{name}={value}" for name, value in found["fields"].items())
+        said = rule.name + (f" ({spelled})" if spelled else "")
+        beside = "" if rule.name == "own" else f"; by the method's own rule {percent(own)}"
+        results().print(
+            f"unseen accuracy {percent(found['accuracy'])} by {said}, {found['examples']:,} images{beside}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _print_tables(folder: Path) -> None:
+    from unseen.bench.collect import collect
+    from unseen.report.tables import inference_grid, terminal, write_tables
+
+    collection = collect(folder)
+    for group in collection.groups:
+        if (grid := inference_grid(group)) is not None:
+            results().print(terminal(grid))
+    write_tables(collection, folder / "tables")
     results().print(
-        f"unseen accuracy {percent(found['accuracy'])} by {rule}, {found['examples']:,} images{own}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        f"tables: {folder / 'tables'}   next: unseen report {folder}", markup=False, highlight=False, soft_wrap=True
     )

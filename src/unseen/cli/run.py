@@ -202,6 +202,12 @@ def read_fields(words: list[str]) -> dict[str, str]:
     return fields
 
 
+def read_named(word: str) -> tuple[str, dict[str, str]]:
+    """`"fedfd:lambda2=0.02:reduce=sum"` -> its name and its fields."""
+    name, *settings = word.split(":")
+    return name.strip(), read_fields(settings)
+
+
 def read_seeds(text: str | None, protocols: tuple[int, ...]) -> list[int]:
     """`"0"`, `"0,1,2"`, `"0-2"`, `"all"` of the protocol's; the protocol's first without a word."""
     if text is None:

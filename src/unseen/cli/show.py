@@ -97,6 +97,10 @@ def _one(run: RunDirectory) -> None:
         + (" ..." if len(about["in_domain"]) > 12 else ""),
         str(about["ledger"]),
         f"{duration(about['seconds'])}, {about['clients']} clients, {about['parameters']:,} parameters",
+        *(
+            f"unseen accuracy {percent(line['accuracy'])} by the inference rule {rule}"
+            for rule, line in run.evaluations().items()
+        ),
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     from unseen.files import read_json

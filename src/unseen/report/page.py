@@ -20,7 +20,7 @@ from unseen.files import atomic, read_json
 from unseen.report import figures
 from unseen.report.figures import Series, text
 from unseen.report.style import SCRIPT, STYLE
-from unseen.report.tables import Entry, Grid, accuracy_grid, cost_grid, megabytes, statistics_grid
+from unseen.report.tables import Entry, Grid, accuracy_grid, cost_grid, inference_grid, megabytes, statistics_grid
 
 KINDS = {
     "model": "model weights",
@@ -78,6 +78,7 @@ def _group(group: Group, number: int, baseline: str | None, target: str | None) 
         ("leaderboard", "Leaderboard", "".join(_leaderboard(group, baseline))),
         ("heat", "Methods by unseen domain", _heat(group)),
         ("curves", "Over the rounds", _curves(group, shades)),
+        ("rules", "Other statistics at test time", table(ruled) if (ruled := inference_grid(group)) else ""),
         ("cost", "Accuracy against cost", _cost(group, shades)),
         ("ledger", "What leaves a client", _ledger(group)),
         ("partition", "Who has what", _partition(insights)),

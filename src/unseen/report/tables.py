@@ -14,7 +14,7 @@ from rich.text import Text
 
 from unseen.bench.collect import Collection, Group, Row
 from unseen.bench.published import Published, beside
-from unseen.bench.statistics import Summary
+from unseen.bench.statistics import Summary, average_over_targets, summarise
 from unseen.files import atomic
 
 
@@ -181,12 +181,47 @@ def cost_grid(group: Group) -> Grid:
     return grid
 
 
+def inference_grid(group: Group) -> Grid | None:
+    """The same models by other rules for BatchNorm's statistics, where `unseen evaluate` tried some."""
+    columns = ["Method", "Rule", *group.targets, "Avg", "Runs", "Δ to own"]
+    grid = Grid(f"inference-{group.name}", f"Inference rules, unseen accuracy (%): {group.title}", columns)
+    tried = [(row, rule, scores) for row in group.rows for rule, scores in row.by_rule().items()]
+    if not tried:
+        return None
+    table = [
+        [
+            *(summarise(v for (name, _), v in sorted(scores.items()) if name == target) for target in group.targets),
+            average_over_targets(scores, group.targets),
+        ]
+        for _, _, scores in tried
+    ]
+    places = [_places([own[c].mean for own in table]) for c in range(len(group.targets) + 1)]
+    for r, ((row, rule, scores), own) in enumerate(zip(tried, table, strict=True)):
+        before = row.scores()
+        gain = summarise(value - before[cell] for cell, value in scores.items() if cell in before).mean
+        grid.rows.append(
+            [
+                Entry(_marked(row)),
+                Entry(rule),
+                *(Entry(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)),
+                Entry(str(len(scores)), number=len(scores)),
+                Entry("-") if rule == "own" or math.isnan(gain) else Entry(f"{gain:+.2f}", number=gain),
+            ]
+        )
+    grid.notes.append(
+        "The selected models of the runs, not trained again. own: the method's own prediction. tbn sees a batch of unseen "
+        "images at once, the others one image. Δ: mean over the runs that were tested by both."
+    )
+    return grid
+
+
 def megabytes(size: float) -> str:
     return "0" if size == 0 else f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.2f} kB"
 
 
 def grids(group: Group, baseline: str | None = None) -> list[Grid]:
-    return [accuracy_grid(group), statistics_grid(group, baseline), cost_grid(group)]
+    ruled = inference_grid(group)
+    return [accuracy_grid(group), statistics_grid(group, baseline), *([ruled] if ruled else []), cost_grid(group)]
 
 
 def _places(values: Sequence[float]) -> list[int]:
