@@ -10,11 +10,13 @@ from torch import nn
 from tests.federation import federation
 from tests.methods.desk import batch, desk, tiny_net
 from unseen.errors import UserError
-from unseen.methods.copa import COPA, ROWS, TAKEN
+from unseen.methods.copa import COPA
 from unseen.nets import norms
 from unseen.nets.branches import Branches
 from unseen.tensors import load, snapshot
 from unseen.types import Server
+
+ROWS, TAKEN = "extras.heads.rows", "extras.heads.taken"
 
 
 def numpy_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:

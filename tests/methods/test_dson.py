@@ -15,13 +15,15 @@ from unseen.engines.local import LocalEngine
 from unseen.errors import UserError
 from unseen.ledger import Ledger
 from unseen.measure import measure
-from unseen.methods.dson import DSON, ROWS, TAKEN
+from unseen.methods.dson import DSON
 from unseen.nets import norms
 from unseen.nets.backbones import create_net
 from unseen.nets.net import Net
 from unseen.server import evaluate, federate
 from unseen.tensors import load, snapshot
 from unseen.types import Reply, Server, Tensors
+
+ROWS, TAKEN = "extras.branches.rows", "extras.branches.taken"
 
 
 def built(branches: int = 3) -> Net:
@@ -121,6 +123,7 @@ def test_share_a_branch_is_private_and_the_room_only_comes_down() -> None:
 def federation(method: DSON, net: Net) -> tuple[Server, dict[str, Tensors]]:
     """Two clients, one round; each client's branch as it was when it replied."""
     server = Server(snapshot(net))
+    method.brief(server, {}, ["a", "b"])  # seats
     replies, branches = [], {}
     initial = snapshot(net)
     for seed, (client, images) in enumerate([("a", 10), ("b", 30)]):

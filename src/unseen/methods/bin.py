@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from unseen.method import Method
 from unseen.nets import norms
 from unseen.nets.net import Net
@@ -46,8 +44,6 @@ class BIN(Method):
                 work.optimizers["main"].add_param_group({**settings, "params": moved, "lr": rate, "weight_decay": 0.0})
 
     def report(self, work: Work) -> Tensors:
-        # The layer puts gates back into [0, 1] before each training pass; after the last step it is done here.
-        with torch.no_grad():
-            for layer in work.net.norms(norms.BIN):
-                layer.gate.clamp_(0, 1)
+        for layer in work.net.norms(norms.BIN):
+            layer.bound_gate()  # the layer does it before each training pass; this is after the last
         return {}

@@ -19,16 +19,13 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from unseen.errors import UserError
 from unseen.method import Method, Weigh
 from unseen.nets import norms
-from unseen.nets.branches import Branches
+from unseen.nets.branches import Branches, Filling, give_seats, vote
 from unseen.nets.net import Net
 from unseen.nets.swap import swap_norms
-from unseen.tensors import RunningMean, prefixed, unprefixed
+from unseen.tensors import prefixed, unprefixed
 from unseen.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
-
-ROWS, TAKEN = "extras.heads.rows", "extras.heads.taken"  # where the heads' room lies in the net's state
 
 
 @dataclass(frozen=True)
@@ -36,9 +33,7 @@ class COPA(Method):
     name: ClassVar[str] = "copa"
     sends: ClassVar[str] = "each client's own classifier head, handed on to all clients"
 
-    normalisation: Literal["bin", "ibn", "bn"] = (
-        "bin"  # hybrid: a trained gate per channel, or half of the channels each
-    )
+    normalisation: Literal["bin", "ibn", "bn"] = "bin"  # hybrid: a gate per channel, or half of the channels each
     stages: int | None = None  # stages with hybrid norms, from the first; none for all
     collaboration: float = 1.0  # weight of the mean cross-entropy of the others' frozen heads; 0: heads are not lent
     heads: int = 3  # room for this many clients; a client is a domain
@@ -63,14 +58,7 @@ class COPA(Method):
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
     ) -> Mapping[ClientId, Tensors]:
-        for client in chosen:
-            if client not in server.memory:
-                server.memory[client] = torch.tensor(len(server.memory))
-        if len(server.memory) > self.heads:
-            raise UserError(
-                f"COPA keeps a head for every client and has room for {self.heads}, but {len(server.memory)} or more "
-                "take part: add --set heads=N with the number of clients."
-            )
+        give_seats(server.memory, chosen, self.heads, "heads")
         return {client: {"seat": server.memory[client]} for client in chosen}
 
     def prepare(self, work: Work) -> None:
@@ -87,20 +75,13 @@ class COPA(Method):
         return self.collaboration * torch.stack(terms).mean()
 
     def report(self, work: Work) -> Tensors:
-        with torch.no_grad():
-            for layer in work.net.norms(norms.BIN):
-                layer.gate.clamp_(0, 1)  # the layer does it before each training pass; this is after the last
+        for layer in work.net.norms(norms.BIN):
+            layer.bound_gate()  # the layer does it before each training pass; this is after the last
         return {"head": self._room(work.net).flat(work.net.state_dict()).cpu()}
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
-        mean = RunningMean()
-        rows, taken = server.state[ROWS].clone(), server.state[TAKEN].clone()
-        for reply in replies:
-            mean.add(reply.state, weigh(reply))
-            seat = int(server.memory[reply.client])
-            rows[seat] = reply.report["head"]
-            taken[seat] = 1
-        return {**server.state, **mean.result(), ROWS: rows, TAKEN: taken}
+        heads = Filling(server, "heads")
+        return {**super().merge(server, heads.watch(replies, "head"), weigh), **heads.state()}
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         features = net.features(x)
@@ -108,8 +89,7 @@ class COPA(Method):
         if not heads:
             logits: Tensor = net.head(features)
             return logits
-        votes = torch.stack([self._logits(net, head, features).float().log_softmax(1) for head in heads])
-        return votes.logsumexp(0) - torch.tensor(float(len(heads))).log().item()
+        return vote([self._logits(net, head, features) for head in heads])
 
     def _logits(self, net: Net, head: Tensors, features: Tensor) -> Tensor:
         logits: Tensor = functional_call(net.head, unprefixed("head.", head), (features,))

@@ -15,20 +15,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from unseen.errors import UserError
 from unseen.method import Method, Weigh
 from unseen.nets import norms
-from unseen.nets.branches import Branches
+from unseen.nets.branches import Branches, Filling, give_seats, vote
 from unseen.nets.net import Net
 from unseen.nets.swap import swap_norms
-from unseen.tensors import RunningMean
 from unseen.types import ClientId, Reply, Server, Share, Tensors, Work
-
-ROWS, TAKEN = "extras.branches.rows", "extras.branches.taken"  # where Branches lies in the net's state
 
 
 @dataclass(frozen=True)
@@ -58,12 +53,7 @@ class DSON(Method):
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
     ) -> Mapping[ClientId, Tensors]:
-        clients = len(set(server.memory) | set(chosen))
-        if clients > self.branches:
-            raise UserError(
-                f"DSON keeps a branch for every client and has room for {self.branches}, but {clients} or more "
-                "take part: add --set branches=N with the number of clients."
-            )
+        give_seats(server.memory, chosen, self.branches, "branches")
         return {}
 
     def prepare(self, work: Work) -> None:
@@ -74,24 +64,15 @@ class DSON(Method):
         return {"branch": self._room(work.net).flat(work.net.state_dict()).cpu()}
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
-        mean = RunningMean()
-        rows, taken = server.state[ROWS].clone(), server.state[TAKEN].clone()
-        for reply in replies:
-            mean.add(reply.state, weigh(reply))
-            if reply.client not in server.memory:
-                server.memory[reply.client] = torch.tensor(len(server.memory))
-            seat = int(server.memory[reply.client])
-            rows[seat] = reply.report["branch"]
-            taken[seat] = 1
-        return {**server.state, **mean.result(), ROWS: rows, TAKEN: taken}
+        branches = Filling(server, "branches")
+        return {**super().merge(server, branches.watch(replies, "branch"), weigh), **branches.state()}
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         branches = self._room(net).each()
         if not branches:
             logits: Tensor = net(x)
             return logits
-        votes = torch.stack([functional_call(net, branch, (x,)).float().log_softmax(1) for branch in branches])
-        return votes.logsumexp(0) - torch.tensor(float(len(branches))).log().item()
+        return vote([functional_call(net, branch, (x,)) for branch in branches])
 
     def _branch(self, net: Net) -> frozenset[str]:
         return net.state_of(norms.DSON)

@@ -24,10 +24,7 @@ class MixStyle(Method):
 
     p: float = 0.5  # probability of mixing, per batch and stage
     alpha: float = 0.1  # of Beta(alpha, alpha): small values keep most of one of the two styles
-    stages: tuple[int, ...] = (
-        0,
-        1,
-    )  # after which styles are mixed, from 0 (ResNet's layer1); also used: 0,1,2
+    stages: tuple[int, ...] = (0, 1)  # after which styles are mixed, from 0 (ResNet's layer1); also used: 0,1,2
 
     def build(self, net: Net) -> Net:
         return insert_after(net, self.stages, lambda: MixStyleModule(self.p, self.alpha))

@@ -461,10 +461,13 @@ class BIN(MomentNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            # Projected after a step, not clamped in the graph: a gate that overshot must still get a gradient.
-            with torch.no_grad():
-                self.gate.clamp_(0, 1)
+            self.bound_gate()
         return self.assemble(x, self.weight * (1 - self.gate), self.weight * self.gate, self.bias)
+
+    @torch.no_grad()
+    def bound_gate(self) -> None:
+        """Back into [0, 1] after a step; not clamped in the graph: a gate that overshot must still get a gradient."""
+        self.gate.clamp_(0, 1)
 
 
 class DSON(MomentNorm2d):
