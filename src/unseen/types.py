@@ -208,6 +208,12 @@ class Work:
         kind = torch.optim.Adam if plan.name == "adam" else torch.optim.AdamW
         return kind(parameters, lr=lr, weight_decay=plan.weight_decay)
 
+    def withdraw(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Take parameters out of the main optimizer: they get another one, or a group with its own settings."""
+        theirs = set(parameters)
+        for group in self.optimizers["main"].param_groups:
+            group["params"] = [parameter for parameter in group["params"] if parameter not in theirs]
+
 
 class Engine(Protocol):
     """Delivers orders and brings replies. Knows no method by name."""

@@ -8,6 +8,7 @@ from torch import nn
 from tests.methods.desk import desk, random_images, tiny_net
 from unseen.methods.bin import BIN
 from unseen.nets import norms
+from unseen.registry import parse
 from unseen.types import OptimizerPlan
 
 
@@ -65,3 +66,15 @@ def test_stages_and_sharing() -> None:
     net = tiny_net(BIN(stages=1))
     assert len(net.norms(norms.BIN)) == 1
     assert "backbone.blocks.0.1.gate" in BIN().share(net).down
+
+
+@pytest.mark.parametrize("name", ["bin+l2d", "l2d+bin", "bin+fedadg", "fedadg+bin"])
+def test_gates_keep_their_rate_beside_parts_that_have_optimizers_of_their_own(name: str) -> None:
+    work = desk(parse(name), optimizer=OptimizerPlan(lr=0.05, weight_decay=0.01))
+    work.method.prepare(work)
+    gates = {id(layer.gate) for layer in work.net.norms(norms.BIN)}
+    groups = [*work.optimizers["main"].param_groups]
+    assert [group["lr"] for group in groups if gates & {id(p) for p in group["params"]}] == [0.5]
+    for side in set(work.optimizers) - {"main"}:
+        theirs = {id(p) for group in work.optimizers[side].param_groups for p in group["params"]}
+        assert theirs and not theirs & {id(p) for group in groups for p in group["params"]}

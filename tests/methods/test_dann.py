@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from tests.federation import federation, same
 from tests.methods.desk import TensorImages, batch, desk, random_images
 from unseen.errors import UserError
-from unseen.methods.dann import DANN, reversed_gradient
+from unseen.methods.dann import DANN
+from unseen.nets.adversarial import reversed_gradient
 from unseen.tensors import pick
 from unseen.types import Site, Work
 

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.methods.desk import batch, desk
-from unseen.methods.sfa import SFA, joined
+from unseen.methods.sfa import SFA
+from unseen.nets.probabilistic import joined
 
 
 def test_joined_moments_are_those_of_all_images() -> None:

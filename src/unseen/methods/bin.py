@@ -34,14 +34,10 @@ class BIN(Method):
 
     def prepare(self, work: Work) -> None:
         gates = [layer.gate for layer in work.net.norms(norms.BIN)]
-        among = set(gates)
-        for group in list(work.optimizers["main"].param_groups):
-            if moved := [p for p in group["params"] if p in among]:
-                group["params"] = [p for p in group["params"] if p not in among]
-                settings = {key: value for key, value in group.items() if key not in ("params", "weight_decay")}
-                # No weight decay: it would pull gates to 0, which is instance normalisation and not "small".
-                rate = group["lr"] * self.gate_rate
-                work.optimizers["main"].add_param_group({**settings, "params": moved, "lr": rate, "weight_decay": 0.0})
+        work.withdraw(gates)
+        # No weight decay: it would pull gates to 0, which is instance normalisation and not "small".
+        group = {"params": gates, "lr": work.lr * self.gate_rate, "weight_decay": 0.0}
+        work.optimizers["main"].add_param_group(group)
 
     def report(self, work: Work) -> Tensors:
         for layer in work.net.norms(norms.BIN):

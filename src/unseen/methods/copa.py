@@ -16,15 +16,15 @@ from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from unseen.method import Method, Weigh
 from unseen.nets import norms
 from unseen.nets.branches import Branches, Filling, give_seats, vote
+from unseen.nets.heads import logits_under
 from unseen.nets.net import Net
 from unseen.nets.swap import swap_norms
-from unseen.tensors import prefixed, unprefixed
+from unseen.tensors import prefixed
 from unseen.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
 
 
@@ -71,7 +71,7 @@ class COPA(Method):
         others = cast(list[Tensors], work.scratch["copa.others"])
         if not others or self.collaboration == 0:
             return features.new_zeros(())
-        terms = [cross_entropy(self._logits(work.net, head, features), batch.y) for head in others]
+        terms = [cross_entropy(logits_under(work.net, head, features), batch.y) for head in others]
         return self.collaboration * torch.stack(terms).mean()
 
     def report(self, work: Work) -> Tensors:
@@ -89,11 +89,7 @@ class COPA(Method):
         if not heads:
             logits: Tensor = net.head(features)
             return logits
-        return vote([self._logits(net, head, features) for head in heads])
-
-    def _logits(self, net: Net, head: Tensors, features: Tensor) -> Tensor:
-        logits: Tensor = functional_call(net.head, unprefixed("head.", head), (features,))
-        return logits
+        return vote([logits_under(net, head, features) for head in heads])
 
     def _room(self, net: Net) -> Branches:
         return cast(Branches, net.extras["heads"])

@@ -16,17 +16,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from unseen.errors import UserError
 from unseen.method import Method
+from unseen.nets.adversarial import domain_classifier, reversed_gradient
 from unseen.nets.net import Net
 from unseen.types import Batch, Work
-
-
-def reversed_gradient(features: Tensor, weight: float) -> Tensor:
-    """The features; their gradient times -weight."""
-    return features.detach() + weight * (features.detach() - features)
 
 
 @dataclass(frozen=True)
@@ -39,9 +35,7 @@ class DANN(Method):
     domains: int = 6  # domains that the discriminator tells apart: at least those of the dataset, target included
 
     def build(self, net: Net) -> Net:
-        first, second = nn.Linear(net.feature_size, self.hidden), nn.Linear(self.hidden, self.hidden)
-        last = nn.Linear(self.hidden, self.domains)
-        net.extras["domains"] = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
+        net.extras["domains"] = domain_classifier(net.feature_size, self.hidden, self.domains)
         return net
 
     def prepare(self, work: Work) -> None:
@@ -56,8 +50,7 @@ class DANN(Method):
         return self.weight * (2 / (1 + math.exp(-10 * done)) - 1 if self.ramp else 1.0)
 
     def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
-        # With one domain there is nothing to tell apart: a discriminator that learnt to name it would only mislead those
-        # that it is averaged with.
+        # With one domain there is nothing to tell apart: to name it would only mislead those that it is averaged with.
         if not work.scratch["dann.several"]:
             return features.new_zeros(())
         told = work.net.extras["domains"](reversed_gradient(features, self.strength(work)))

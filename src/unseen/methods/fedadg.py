@@ -144,13 +144,10 @@ class FedADG(Method):
         sides = {"discriminator": self.discriminator_lr}
         if self.reference == "generated":
             sides["generator"] = self.generator_lr
-        apart: set[nn.Parameter] = set()
         for side, lr_scale in sides.items():
             parameters = list(work.net.extras[side].parameters())
             work.optimizers[side] = work.optimizer(parameters, lr_scale)
-            apart.update(parameters)
-        main = [p for group in work.optimizers["main"].param_groups for p in group["params"] if p not in apart]
-        work.optimizers["main"] = work.optimizer(main)
+            work.withdraw(parameters)
 
     def step(self, work: Work, batch: Batch) -> None:
         recipe = self.recipe

@@ -149,9 +149,7 @@ class Adapter(WithGlobalStatistics):
 
     def prepare(self, work: Work) -> None:
         own = list(work.net.extras[ADAPTERS].parameters())
-        ids = {id(parameter) for parameter in own}
-        for group in work.optimizers["main"].param_groups:
-            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
+        work.withdraw(own)
         work.optimizers["adapter"] = work.optimizer(own, lr_scale=self.adapter_lr)
 
     def step(self, work: Work, batch: Batch) -> None:

@@ -56,5 +56,4 @@ class FedSR(Method):
         return loss + work.method.penalty(work, batch, features)
 
     def weigh(self, server: Server, reply: Reply) -> float:
-        """The authors' code averages clients with equal weights."""
-        return 1.0
+        return 1.0  # the authors' code averages clients with equal weights

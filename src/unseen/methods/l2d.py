@@ -57,10 +57,9 @@ class L2D(Method):
         return net.share_all().private(frozenset(f"extras.complement.{key}" for key in own))
 
     def prepare(self, work: Work) -> None:
-        styles = set(work.net.extras["complement"].parameters())
-        main = [p for group in work.optimizers["main"].param_groups for p in group["params"] if p not in styles]
-        work.optimizers["main"] = work.optimizer(main)
-        work.optimizers["complement"] = torch.optim.SGD(styles_in_order(work.net), lr=self.style_lr)
+        styles = list(work.net.extras["complement"].parameters())
+        work.withdraw(styles)
+        work.optimizers["complement"] = torch.optim.SGD(styles, lr=self.style_lr)
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
         complement = cast(StyleComplement, work.net.extras["complement"])
@@ -85,7 +84,7 @@ class L2D(Method):
         work.note("loss.complement", loss)
         optimizer = work.optimizers["complement"]
         optimizer.zero_grad(set_to_none=True)
-        loss.backward(inputs=styles_in_order(work.net))  # type: ignore[no-untyped-call]
+        loss.backward(inputs=list(complement.parameters()))  # type: ignore[no-untyped-call]
         optimizer.step()
 
     def _normalised(self, work: Work, x: Tensor) -> Tensor:
@@ -104,7 +103,3 @@ class L2D(Method):
     def _halves(rows: Tensor) -> tuple[Tensor, Tensor]:
         first, second = rows.chunk(2)
         return first, second
-
-
-def styles_in_order(net: Net) -> list[torch.nn.Parameter]:
-    return list(net.extras["complement"].parameters())

@@ -17,19 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.method import Method
+from unseen.nets.probabilistic import joined
 from unseen.types import Batch, Work
 
 RIDGE = 1e-5  # on the diagonal of a covariance of fewer images than dimensions, which has no Cholesky factor
-
-
-def joined(count: Tensor, mean: Tensor, covariance: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Number, mean and (biased) covariance of the images so far and of new ones, N x D, together."""
-    new = len(rows)
-    total = count + new
-    step = rows.mean(dim=0) - mean
-    centred = rows - rows.mean(dim=0)
-    spread = (count * covariance + centred.T @ centred) / total + count * new / total**2 * torch.outer(step, step)
-    return total, mean + step * new / total, spread
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Networks of adversarial alignment: a generator of reference features, a discriminator behind a random projection."""
+"""Networks of adversarial alignment: a generator of reference features and its discriminator behind a random projection;
+a classifier of domains behind a reversed gradient."""
 
 from __future__ import annotations
 
@@ -9,6 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Projection = Literal["fixed", "trained", "none"]
+
+
+def reversed_gradient(features: Tensor, weight: float) -> Tensor:
+    """The features; their gradient times -weight."""
+    return features.detach() + weight * (features.detach() - features)
+
+
+def domain_classifier(features: int, hidden: int, domains: int) -> nn.Sequential:
+    """Features to logits of domains, by three layers."""
+    first, second, last = nn.Linear(features, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, domains)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last)
 
 
 def label_code(labels: Tensor, classes: int, value: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The head of another state on this net's features: the received, frozen head of the guiding regulariser."""
+"""The head of another state on this net's features: the guiding regulariser's received one, COPA's of other clients."""
 
 from __future__ import annotations
 

@@ -30,6 +30,16 @@ def kl_divergence(mean: Tensor, deviation: Tensor, other_mean: Tensor, other_dev
     return (other_deviation.log() - deviation.log() + ratio - 0.5).sum(dim=1)
 
 
+def joined(count: Tensor, mean: Tensor, covariance: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Number, mean and (biased) covariance of the images so far and of new ones, N x D, together."""
+    new = len(rows)
+    total = count + new
+    step = rows.mean(dim=0) - mean
+    centred = rows - rows.mean(dim=0)
+    spread = (count * covariance + centred.T @ centred) / total + count * new / total**2 * torch.outer(step, step)
+    return total, mean + step * new / total, spread
+
+
 class GaussianHead(nn.Module):
     """Logits of a feature that is a Gaussian: of one sample in training; at test time of the mean over the same samples
     for every image, so that a prediction depends on its image alone."""
