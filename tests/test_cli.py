@@ -65,6 +65,22 @@ def test_the_oracle_is_marked_wherever_it_is_shown(runs: Path) -> None:
     assert "PEEKS" not in invoke("show", only(runs, "street"))
 
 
+def test_what_is_sent_beyond_weights_is_marked_and_said(runs: Path, tmp_path: Path) -> None:
+    said = "MORE THAN WEIGHTS was sent: each client's own classifier head, handed on to all clients; each client's validation"
+    assert said in invoke("run", "--target", "street", "--method", "copa+ga", *TINY, "--out", tmp_path)
+    invoke("run", "--target", "street", "--method", "fedadg", "--set", "reference=normal", *TINY, "--out", tmp_path)
+    sending, silent = sorted(tmp_path.iterdir())
+    assert said in invoke("show", sending)
+    assert (
+        json.loads((sending / "ledger.json").read_text())["beyond_weights"]
+        in said + " scores before and after the aggregation"
+    )
+    assert "MORE THAN WEIGHTS" not in invoke("show", silent)  # without its generator it sends nothing
+    table = invoke("show", tmp_path)
+    assert table.count("MB *") == 1 and "* more than the model's weights was sent" in " ".join(table.split())
+    assert "*" not in invoke("show", runs)
+
+
 def test_several_targets_and_seeds_end_with_a_table(tmp_path: Path) -> None:
     text = invoke("run", "--data", "digits", "--target", "ink,street", "--seed", "3-4", *TINY, "--out", tmp_path)
     assert "run 4 of 4" in text

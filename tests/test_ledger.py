@@ -36,10 +36,13 @@ def test_the_sentence_names_every_kind() -> None:
     text = ledger.sentence()
     assert text.startswith("each client sent 2.00 MB and received 2.00 MB per round: weights 2.00 MB up, 2.00 MB down")
     assert "statistics 1.00 kB up" in text
+    assert "MORE THAN WEIGHTS" not in text
+    ledger.beyond = "each client's head"
+    assert ledger.sentence() == f"{text}; MORE THAN WEIGHTS was sent: each client's head"
 
 
 def test_survives_json() -> None:
-    ledger = Ledger()
+    ledger = Ledger(beyond="styles")
     ledger.sent("a", Order("train", 1, {"a/b.c": torch.zeros(2, 3)}))
     assert Ledger.from_json(json.loads(json.dumps(ledger.to_json()))) == ledger
     assert megabytes(123) == "0.12 kB"

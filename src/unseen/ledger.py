@@ -32,6 +32,7 @@ class Ledger:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     trips: int = 0
+    beyond: str = ""  # what the method sends beyond the model's weights, in its own words
 
     def sent(self, client: ClientId, order: Order) -> int:
         """An order on its way to a client. Returns its bytes."""
@@ -87,6 +88,7 @@ class Ledger:
             f"each client sent {megabytes(self.per_trip('up'))} and received {megabytes(self.per_trip('down'))} "
             f"per round: {'; '.join(parts)}"
             + (f" (and {megabytes(measuring)} in all to measure the model)" if measuring else "")
+            + (f"; MORE THAN WEIGHTS was sent: {self.beyond}" if self.beyond else "")
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +96,7 @@ class Ledger:
         for key, entry in sorted(self.entries.items()):
             direction, sort, name = key.split("/", 2)
             rows.append({"direction": direction, "kind": sort, "name": name, **vars(entry)})
-        return {"trips": self.trips, "tensors": rows}
+        return {"trips": self.trips, "beyond_weights": self.beyond, "tensors": rows}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Ledger:
@@ -102,7 +104,7 @@ class Ledger:
         for row in value["tensors"]:
             key = f"{row['direction']}/{row['kind']}/{row['name']}"
             entries[key] = Entry(row["shape"], row["dtype"], row["bytes"], row["crossings"], row["total"])
-        return cls(entries, value["trips"])
+        return cls(entries, value["trips"], value.get("beyond_weights", ""))
 
 
 def megabytes(size: float) -> str:

@@ -43,6 +43,11 @@ class Method:
     ignores: ClassVar[frozenset[str]] = frozenset()  # verbs of other parts that this method's own verbs never call
 
     @property
+    def sending(self) -> str:
+        """`sends`, less what these fields leave out."""
+        return self.sends
+
+    @property
     def remark(self) -> str:
         """What a reader of a table must know beside the name, as that this is not quite the published method."""
         return ""
@@ -188,6 +193,10 @@ class Composed(Method):
     """
 
     parts: tuple[Method, ...] = ()
+
+    @property
+    def sending(self) -> str:
+        return "; ".join(part.sending for part in self.parts if part.sending)
 
     @property
     def remark(self) -> str:

@@ -24,6 +24,7 @@ from unseen.bench.statistics import (
 )
 from unseen.data.catalog import CATALOG
 from unseen.files import read_json
+from unseen.method import Method
 from unseen.registry import parse, registered
 
 BASELINE = "fedavg"
@@ -59,8 +60,8 @@ class Row:
     @property
     def sends(self) -> str:
         """What leaves a client beyond the model's weights, in the words of the methods."""
-        known = registered()
-        return "; ".join(known[part].sends for part in self.method.split("+") if part in known and known[part].sends)
+        found = method_of(self.method, self.fields)
+        return found.sending if found else ""
 
     @property
     def as_published(self) -> bool:
@@ -155,9 +156,14 @@ def label_of(settings: Settings) -> str:
     return settings.method + (f" ({', '.join(changed)})" if changed else "")
 
 
-def remark_of(method: str, fields: Mapping[str, Any]) -> str:
-    known = set(method.split("+")) <= registered().keys()  # a method of the user's own may not be there to ask
-    return parse(method, fields).remark if known else ""
+def method_of(name: str, fields: Mapping[str, Any]) -> Method | None:
+    """The method of a run; None for one of the user's own, which may not be there to ask."""
+    return parse(name, fields) if set(name.split("+")) <= registered().keys() else None
+
+
+def remark_of(name: str, fields: Mapping[str, Any]) -> str:
+    found = method_of(name, fields)
+    return found.remark if found else ""
 
 
 def _spelled(value: Any) -> str:

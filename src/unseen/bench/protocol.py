@@ -172,6 +172,15 @@ DIGITS = Protocol(
     seeds=(0, 1, 2),
 )
 
+DIGITS_VIT = replace(
+    DIGITS,
+    name="digits-vit",
+    about="for small machines: digits as tokens, timm's smallest ViT at 64 px with AdamW; weights by benchmarks/letters.py",
+    backbone="test_vit",
+    image_size=64,
+    optimizer=OptimizerPlan(name="adamw", lr=3e-4, weight_decay=0.01, schedule="cosine"),
+)
+
 PACS_QUICK = Protocol(
     name="pacs-quick",
     about="for small machines: PACS, MobileNetV2, one client per domain, minutes per FedAvg run on one core",
@@ -200,6 +209,7 @@ PROTOCOLS: dict[str, Protocol] = {
         STABLEFDG_MULTI,
         FEDADG,
         DIGITS,
+        DIGITS_VIT,
         PACS_QUICK,
     )
 }

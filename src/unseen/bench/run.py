@@ -183,7 +183,7 @@ class Trial:
         restored = self.directory.restore()
         if restored is None:
             server = Server(snapshot(assembly.net, sorted(assembly.share.up | assembly.share.down)), plan.seed)
-            selection, ledger, before = Selection(plan.server_selection), Ledger(), 0.0
+            selection, ledger, before = Selection(plan.server_selection), Ledger(beyond=assembly.method.sending), 0.0
         else:
             server, selection, ledger, before = restored
         started = time.monotonic() - before
@@ -283,6 +283,7 @@ class Trial:
             "parameters": sum(p.numel() for p in assembly.net.parameters()),
             "clients": len(self.engine.clients()),
             "seconds": time.monotonic() - started,
+            "beyond_weights": ledger.beyond,
             "ledger": ledger.sentence(),
             "validation_last": self._validation(last),
         }

@@ -61,7 +61,7 @@ def _summary(folder: Path, runs: Sequence[RunDirectory]) -> Table:
                 kept,
                 percent(about["accuracy"]) + mark,
                 percent(about["in_domain_accuracy"]),
-                _size(about["bytes_up"]),
+                _size(about["bytes_up"]) + (" *" if about.get("beyond_weights") else ""),
             ]
         view.add_row(
             settings.data,
@@ -72,6 +72,8 @@ def _summary(folder: Path, runs: Sequence[RunDirectory]) -> Table:
             *numbers,
             run.path.name,
         )
+    if any((run.result() or {}).get("beyond_weights") for run in runs):
+        view.caption = "* more than the model's weights was sent; `unseen show` of that run says what"
     return view
 
 

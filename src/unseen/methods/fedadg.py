@@ -101,6 +101,10 @@ class FedADG(Method):
     discriminator_lr: float = 0.7  # learning rate of D as a multiple of F's
 
     @property
+    def sending(self) -> str:
+        return self.sends if self.adversarial and self.reference == "generated" else ""
+
+    @property
     def recipe(self) -> Recipe:
         """The variant with what the fields say otherwise."""
         base = RECIPES[self.variant]
