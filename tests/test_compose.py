@@ -134,3 +134,14 @@ def test_two_parts_that_replace_the_norms_are_refused(one: str, other: str) -> N
 def test_norms_that_follow_rules_are_shared() -> None:
     assert name_of(parse("fedfd+adapter")) == "fedfd+adapter"
     assert name_of(parse("guide+ibn")) == "guide+ibn"
+
+
+@pytest.mark.parametrize("name", ["fedsr", "fedadg", "fedbn+fedsr", "fedadg+silobn"])
+def test_equal_weights_stay_equal_in_any_company(name: str) -> None:
+    assert [parse(name).weigh(Server({}), Reply("a", "train", 1, n)) for n in (3, 999)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["fedsr+ga", "ga+fedadg"])
+def test_equal_weights_are_no_claim_to_the_verb(name: str) -> None:
+    server = Server({}, memory={"ga/weight/a": torch.tensor(0.75)})
+    assert parse(name).weigh(server, Reply("a", "train", 1, 999)) == 0.75

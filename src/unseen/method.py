@@ -40,6 +40,7 @@ class Method:
     needs_full_state: ClassVar[bool] = False  # orders carry all of `share.up`, also what clients do not load
     validates_locally: ClassVar[bool] = False  # replies carry the local model's own validation score (GA)
     keeps_optimizers: ClassVar[frozenset[str]] = frozenset()  # optimizers whose state a client keeps between rounds
+    counts_images: ClassVar[bool] = True  # a client weighs as much as it has images; off: all clients weigh the same
     ignores: ClassVar[frozenset[str]] = frozenset()  # verbs of other parts that this method's own verbs never call
 
     @property
@@ -126,7 +127,7 @@ class Method:
     # --- on the server -------------------------------------------------------------------------------------------
     def weigh(self, server: Server, reply: Reply) -> float:
         """A reply's weight in the mean; weights are normalised by their sum."""
-        return float(reply.num_examples)
+        return float(reply.num_examples) if self.counts_images else 1.0
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
         """The new server state. `replies` stream in, in the clients' order; `weigh(reply)` is the composed weight."""
@@ -284,7 +285,9 @@ class Composed(Method):
         return told
 
     def weigh(self, server: Server, reply: Reply) -> float:
-        part = self._owner("weigh")
+        # Equal weights are where a part begins, and no claim to the verb: GA adjusts those of `fedsr+ga`.
+        usual = next((part for part in self.parts if not part.counts_images), self.parts[0])
+        part = next((part for part in self.parts if overrides(part, "weigh")), usual)
         return part.weigh(self._office(part, server), self._heard(part, reply))
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from unseen.method import Method
 from unseen.nets.adversarial import Discriminator, Generator, Projection, label_code
 from unseen.nets.net import Net
-from unseen.types import Batch, Reply, Server, Share, Work
+from unseen.types import Batch, Share, Work
 
 Contest = Literal["paper", "least-squares"]
 Reference = Literal["generated", "normal", "uniform", "laplace"]
@@ -82,6 +82,7 @@ def frozen(module: nn.Module) -> Iterator[None]:
 class FedADG(Method):
     name: ClassVar[str] = "fedadg"
     sends: ClassVar[str] = "the weights of a generator of features, by class"
+    counts_images: ClassVar[bool] = False  # Algorithm 1, step s3: 1 / K
     ignores: ClassVar[frozenset[str]] = frozenset({"loss"})
     # The published D carries its optimizer with it from round to round, while those of F, C and G are new.
     keeps_optimizers: ClassVar[frozenset[str]] = frozenset({"discriminator"})
@@ -210,8 +211,3 @@ class FedADG(Method):
             u = (torch.rand(shape, generator=work.rng) - 0.5).clamp(min=-0.5 + 1e-7)
             drawn = -u.sign() * torch.log1p(-2 * u.abs()) / math.sqrt(2)
         return drawn.to(features.device)
-
-    # --- on the server -------------------------------------------------------------------------------------------
-    def weigh(self, server: Server, reply: Reply) -> float:
-        """Algorithm 1, step s3: 1 / K."""
-        return 1.0

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from unseen.method import Method
 from unseen.nets.net import Net
 from unseen.nets.probabilistic import ClassGaussians, GaussianHead, draw, gaussian
-from unseen.types import Batch, Reply, Server, Share, Work
+from unseen.types import Batch, Share, Work
 
 
 @dataclass(frozen=True)
 class FedSR(Method):
     name: ClassVar[str] = "fedsr"
+    counts_images: ClassVar[bool] = False  # as in the authors' code
 
     norm: float = 0.01  # weight of ||z|| (L2R)
     divergence: float = 5e-4  # weight of KL(z || r_y) (CMI)
@@ -54,6 +55,3 @@ class FedSR(Method):
             reference = cast(ClassGaussians, work.net.extras["reference"])
             loss = loss + self.divergence * reference.divergence(mean, deviation, batch.y).mean()
         return loss + work.method.penalty(work, batch, features)
-
-    def weigh(self, server: Server, reply: Reply) -> float:
-        return 1.0  # the authors' code averages clients with equal weights
