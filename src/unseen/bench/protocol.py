@@ -178,7 +178,7 @@ DIGITS_VIT = replace(
     about="for small machines: digits as tokens, timm's smallest ViT at 64 px with AdamW; weights by benchmarks/letters.py",
     backbone="test_vit",
     image_size=64,
-    optimizer=OptimizerPlan(name="adamw", lr=3e-4, weight_decay=0.01, schedule="cosine"),
+    optimizer=OptimizerPlan(name="adamw", lr=2e-3, weight_decay=0.01, schedule="cosine"),
 )
 
 PACS_QUICK = Protocol(
