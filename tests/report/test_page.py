@@ -14,6 +14,7 @@ import pytest
 from tests.report.runs import invent
 from unseen.bench.collect import collect
 from unseen.bench.insight import FILE
+from unseen.bench.published import TABLES
 from unseen.files import read_tensors, write_json, write_tensors
 from unseen.report.page import write_page
 
@@ -92,6 +93,18 @@ def test_every_part_is_there_with_its_numbers_as_text(page: Path) -> None:
     assert "sends more than weights: style statistics" in text
     assert "unseen bench --data &lt;digits&gt;" in text
     assert text.count('class="band') == 3 * 3 and "<polyline" in text
+
+
+def test_the_papers_tables_of_the_dataset_are_there_with_what_they_quote(tmp_path: Path, page: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.5}, data="pacs", protocol="pacs-quick", targets=("photo", "sketch"))
+    text = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
+    start = text.index('id="g0-papers"')
+    papers = text[start : text.index("</section>", start)]
+    assert papers.count("<details>") == len([t for t in TABLES if t.data == "pacs" and t.is_main]) >= 4
+    row = re.search(r"<tr><th[^>]*>L2A-OT \(quoted\)</th>(.*?)</tr>", papers)
+    assert row and re.findall(r">(?:<[bu]>)?([0-9.]+)<", row[1]) == ["73.60", "83.30", "78.20", "96.20", "82.81"]
+    assert "JiGen (centralised)" in papers and "it is not in unseen" in papers
+    assert "papers" not in [part.removeprefix("g0-") for part in re.findall(r'id="([^"]+)"', page.read_text())]
 
 
 def test_pictures_are_of_the_target_that_is_asked_for(tmp_path: Path) -> None:

@@ -20,7 +20,16 @@ from unseen.files import atomic, read_json
 from unseen.report import figures
 from unseen.report.figures import Series, text
 from unseen.report.style import SCRIPT, STYLE
-from unseen.report.tables import Entry, Grid, accuracy_grid, cost_grid, inference_grid, megabytes, statistics_grid
+from unseen.report.tables import (
+    Entry,
+    Grid,
+    accuracy_grid,
+    cost_grid,
+    inference_grid,
+    megabytes,
+    paper_grids,
+    statistics_grid,
+)
 
 KINDS = {
     "model": "model weights",
@@ -86,6 +95,7 @@ def _group(group: Group, number: int, baseline: str | None, target: str | None) 
         ("features", "Features", _features(insights)),
         ("alphas", "Alpha by layer", _alphas(insights)),
         ("attention", "Attention", _attention(insights)),
+        ("papers", "The papers' own tables", _papers(group)),
         ("settings", "Settings", _settings(group)),
     ]
     shown = [section for section in sections if section[2]]
@@ -103,8 +113,9 @@ def table(grid: Grid) -> str:
     heads = "".join(f'<th scope="col"><button type="button">{text(name)}</button></th>' for name in grid.columns)
     body = "".join(f"<tr>{''.join(_cell(cell, c) for c, cell in enumerate(row))}</tr>" for row in grid.rows)
     notes = "".join(f"<li>{text(note)}</li>" for note in grid.notes)
+    caption = f"<caption>{text(grid.title)}</caption>" if grid.title else ""
     return (
-        f'<div class="wide"><table class="sortable"><caption>{text(grid.title)}</caption><thead><tr>{heads}</tr>'
+        f'<div class="wide"><table class="sortable">{caption}<thead><tr>{heads}</tr>'
         "</thead>"
         f"<tbody>{body}</tbody></table></div>{f'<ul class=notes>{notes}</ul>' if notes else ''}"
     )
@@ -122,6 +133,15 @@ def _leaderboard(group: Group, baseline: str | None) -> Iterator[str]:
     yield table(accuracy_grid(group))
     if len(group.rows) > 1:
         yield table(statistics_grid(group, baseline))
+
+
+def _papers(group: Group) -> str:
+    grids = paper_grids(group.settings.data)
+    # The summary is the table's title, which need not stand twice.
+    tables = [(text(grid.title), table(replace(grid, title=""))) for grid in grids]
+    folded = "".join(f"<details><summary>{title}</summary>{body}</details>" for title, body in tables)
+    words = "As printed, each under its own paper's protocol: not to be compared with the numbers above or each other."
+    return f"<p>{words}</p>{folded}" if grids else ""
 
 
 def _shades(group: Group, baseline: str | None) -> list[int]:

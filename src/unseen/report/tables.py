@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unseen.bench.collect import Collection, Group, Row
-from unseen.bench.published import Published, beside
+from unseen.bench.published import TABLES, PaperTable, Published, beside
 from unseen.bench.statistics import Summary, average_over_targets, summarise
 from unseen.files import atomic
 
@@ -212,6 +212,27 @@ def inference_grid(group: Group) -> Grid | None:
         "The selected models of the runs, not trained again. own: the method's own prediction. tbn sees a batch of unseen "
         "images at once, the others one image. Δ: mean over the runs that were tested by both."
     )
+    return grid
+
+
+def paper_grids(data: str) -> list[Grid]:
+    """The papers' main tables of a dataset, as printed: also the systems that have no counterpart here."""
+    return [_paper_grid(table) for table in TABLES if table.data == data and table.is_main]
+
+
+def _paper_grid(table: PaperTable) -> Grid:
+    grid = Grid("", f"{table.source}: {table.backbone}, {table.about}", ["System", *table.columns, "Avg"])
+    columns = list(zip(*([*row.values, row.average] for row in table.rows), strict=True))
+    places = [_places(column) for column in columns]
+    for r, row in enumerate(table.rows):
+        how = " (quoted)" if row.quoted else " (centralised)" if row.centralised else ""
+        cells = [Entry(row.system + how)]
+        for c, column in enumerate(columns):
+            cells.append(Entry("-" if math.isnan(column[r]) else f"{column[r]:.2f}", places[c][r], column[r]))
+        grid.rows.append(cells)
+    if any(row.quoted for row in table.rows):
+        grid.notes.append("quoted: a centralised system whose numbers the paper took from others; it is not in unseen.")
+    grid.notes += [table.remark] if table.remark else []
     return grid
 
 
