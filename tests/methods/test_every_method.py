@@ -10,7 +10,7 @@ import torch
 
 from tests.federation import federation, same
 from tests.methods.desk import batch, desk, random_images, tiny_net
-from unseen.method import Method
+from unseen.method import Method, parts_of
 from unseen.registry import parse, registered
 from unseen.tensors import load, snapshot
 
@@ -24,10 +24,21 @@ def test_uploads_what_share_says_and_counts_it(name: str, tmp_path: Path) -> Non
     (played,) = fed.run()
     sent = {key.split("/", 2)[2] for key in fed.ledger.entries if key.startswith("up/model/")}
     assert sent == set(fed.share.up)
-    told = {key for key in fed.ledger.entries if key.startswith("up/statistics/")}
-    beyond = bool(told) or (bool(played.bytes_up) and any(k.startswith("down/statistics/") for k in fed.ledger.entries))
-    if beyond:
-        assert fed.method.sends, "it sends more than weights: `sends` must say what"
+    assert bool(played.bytes_up)
+    if any("/statistics/" in key for key in fed.ledger.entries):
+        assert fed.method.sending, "it sends more than weights: `sends` must say what"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_says_that_it_sends_more_only_if_it_does(name: str, tmp_path: Path) -> None:
+    fed = federation(name, tmp_path, rounds=2, local_steps=1)
+    if not fed.method.sending:
+        return
+    fed.run()
+    crossed = any(key.startswith("up/statistics/") for key in fed.ledger.entries)
+    extra = bool(fed.net.extras.state_dict()) and any(key.startswith("extras.") for key in fed.share.up)
+    scores = any(part.validates_locally for part in parts_of(fed.method))
+    assert crossed or extra or scores  # tensors of its own, a side network's weights, or numbers
 
 
 @pytest.mark.parametrize("name", METHODS)

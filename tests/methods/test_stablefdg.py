@@ -369,3 +369,9 @@ def test_a_site_may_hold_a_class_once() -> None:
     work = desk(StableFDG(attention="cross", probability=0.0), site=Site("a", lonely, lonely))
     work.method.step(work, lonely.batch(torch.arange(8)))
     assert np.isfinite(work.notes["loss"][0])
+
+
+def test_what_it_sends_follows_its_fields() -> None:
+    assert StableFDG().sending == StableFDG.sends
+    for silent in (StableFDG(attention_only=True), StableFDG(sharing="none"), StableFDG(probability=0.0)):
+        assert silent.sending == "" and not any(silent.surveys(round) for round in (1, 2))

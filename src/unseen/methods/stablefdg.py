@@ -139,9 +139,16 @@ class StableFDG(Method):
         return net
 
     # --- before the round: step 1, sharing -----------------------------------------------------------------------
+    @property
+    def shares_styles(self) -> bool:
+        return self.sharing != "none" and not self.attention_only and self.probability > 0
+
+    @property
+    def sending(self) -> str:
+        return self.sends if self.shares_styles else ""
+
     def surveys(self, round: int) -> bool:
-        shares = self.sharing != "none" and not self.attention_only and self.probability > 0
-        return shares and (round > 1 or self.reading.first_round)
+        return self.shares_styles and (round > 1 or self.reading.first_round)
 
     def survey(self, work: Work) -> Tensors:
         """The centre and the spread of this client's styles (Eq. 2 and 3)."""
