@@ -95,6 +95,19 @@ def test_has_a_page_a_citation_and_meanings(name: str) -> None:
     assert re.search(r"(19|20)\d\d", source.split('"""')[1]) or "ours" in source.split('"""')[1].lower()
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_has_a_row_in_the_readme_that_says_what_it_sends(name: str) -> None:
+    kind = registered()[name]
+    page = f"docs/methods/{kind.__module__.rpartition('.')[2]}.md"
+    rows = [
+        line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(f"| [`{name}`]({page}) |")
+    ]
+    assert len(rows) == 1
+    _, _, _, idea, sends, number, _ = (cell.strip() for cell in rows[0].split("|"))
+    assert idea and number
+    assert bool(sends) == bool(kind.sends)
+
+
 def test_silobn_equals_fedavg_under_full_participation(tmp_path: Path) -> None:
     """In training the running statistics do not touch the gradient, and averaging is linear (METHODS, 0 d)."""
     fedavg = federation("fedavg", tmp_path / "1", rounds=1)
