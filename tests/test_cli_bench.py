@@ -11,6 +11,7 @@ from unseen.bench.collect import collect, label_of
 from unseen.cli import app
 from unseen.cli.bench import passed_through, planned, read_file
 from unseen.errors import UserError
+from unseen.registry import registered
 
 
 def test_runs_go_seed_by_seed_over_targets_and_methods() -> None:
@@ -41,6 +42,16 @@ def test_a_set_field_is_for_the_methods_that_have_it() -> None:
         planned({"methods": "fedavg,fedavg", "targets": "ink"})
     with pytest.raises(UserError, match="--methods"):
         planned({"targets": "ink"})
+
+
+def test_all_is_every_method_that_fits_the_net(capsys: pytest.CaptureFixture[str]) -> None:
+    todo, labels, _ = planned({"methods": "fedbn+ga,all,fedprox:mu=0.5", "targets": "ink", "set": ["lambda1=0.2"]})
+    assert {s.method for s in todo} == {*registered(), "fedbn+ga"} - {"doprompt"}  # which needs tokens
+    assert capsys.readouterr().err.startswith("left out: doprompt: A prompt needs the tokens")
+    assert labels["fedprox"] == "fedprox" and labels["fedprox (mu=0.5)"]
+    assert [s.fields for s in todo if s.method == "fedfd"] == [{"lambda1": 0.2}]
+    with pytest.raises(UserError, match="same"):
+        planned({"methods": "all,all", "targets": "ink"})
 
 
 def test_a_bench_as_a_file(tmp_path: Path) -> None:

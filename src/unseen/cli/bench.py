@@ -31,6 +31,7 @@ EXAMPLE = (
     "Example: unseen bench --data digits --methods fedavg,silobn,fedfd,fedfd-a --targets all --seeds 0-2 --workers 2 "
     "--out bench"
 )
+Variant = tuple[str, dict[str, Any], str]  # a method, its fields, its label
 # Options of `unseen run` that a bench decides itself.
 OWN = ("target", "method", "seed", "out", "workers", "resume", "data", "engine")
 
@@ -39,7 +40,10 @@ def bench(
     context: typer.Context,
     data: Annotated[str | None, typer.Option(help="Dataset: digits, or a name of `unseen data list`.")] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Methods with commas: fedavg,silobn,fedbn+fedprox,fedfd:lambda2=0.02.")
+        str | None,
+        typer.Option(
+            help="Methods with commas: fedavg,silobn,fedbn+fedprox,fedfd:lambda2=0.02; all: every one that fits."
+        ),
     ] = None,
     targets: Annotated[str | None, typer.Option(help="Unseen domains with commas, or all. (default: all)")] = None,
     seeds: Annotated[
@@ -106,6 +110,7 @@ def planned(plan: Mapping[str, Any]) -> tuple[list[Settings], dict[str, str], li
     rest = dict(plan)
     pool_if_centralized(rest)
     variants = [_variant(word) for word in _listed(rest.pop("methods", None), "methods")]
+    variants, optional = _with_all(variants)
     fields = rest.pop("set", {})
     fields = read_fields(list(fields)) if not isinstance(fields, dict) else fields
     targets, seeds = rest.pop("targets", "all"), rest.pop("seeds", None)
@@ -121,11 +126,14 @@ def planned(plan: Mapping[str, Any]) -> tuple[list[Settings], dict[str, str], li
     todo: list[Settings] = []
     labels: dict[str, str] = {}
     bases: list[Settings] = []
-    for method, own, label in variants:
+    for (method, own, label), may_go in zip(variants, optional, strict=True):
         base = plan_run(target=names[0], method=method, fields=own, **rest)
+        if may_go and (why := _misfit(base, len(index.classes))):
+            errors().print(f"left out: {method}: {why}", markup=False, highlight=False, soft_wrap=True)
+            continue
         bases.append(base)
         labels[label_of(base)] = label or label_of(base)
-    if len(set(labels.values())) < len(variants):
+    if len(set(labels.values())) < len(bases):
         raise UserError("Two of the methods are the same, or have the same label; name each once.")
     for seed in dict.fromkeys(wanted):
         for target in dict.fromkeys(names):
@@ -139,7 +147,7 @@ def _listed(value: object, name: str) -> list[Any]:
     return [word.strip() for word in value.split(",")] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
 
 
-def _variant(word: Any) -> tuple[str, dict[str, Any], str]:
+def _variant(word: Any) -> Variant:
     """`"fedfd:lambda2=0.02:reduce=sum"`, or a table of a TOML file: name, fields and label."""
     if isinstance(word, dict):
         if "name" not in word or set(word) - {"name", "set", "label"}:
@@ -149,14 +157,34 @@ def _variant(word: Any) -> tuple[str, dict[str, Any], str]:
     return *read_named(str(word)), ""
 
 
+def _with_all(variants: Sequence[Variant]) -> tuple[list[Variant], list[bool]]:
+    """`all` as every method that is not named beside it; and whether one came in so, to be left out if it does not fit."""
+    from unseen.registry import registered
+
+    named = {method for method, own, _ in variants if not own}
+    rest: list[Variant] = [(method, {}, "") for method in registered() if method not in named]
+    pairs = [(one, v[0] == "all") for v in variants for one in (rest if v[0] == "all" else [v])]
+    return [one for one, _ in pairs], [optional for _, optional in pairs]
+
+
+def _misfit(settings: Settings, classes: int) -> str:
+    """Why a method cannot be built on the net; empty if it can."""
+    from unseen.bench.model import build_net
+    from unseen.registry import parse
+
+    try:
+        build_net(replace(settings, weights="none"), parse(settings.method, settings.fields), classes)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 def _plain(value: Any) -> Any:
     """Lists as tuples' fields are written."""
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
-def _with_fields(
-    variants: list[tuple[str, dict[str, Any], str]], fields: Mapping[str, Any]
-) -> list[tuple[str, dict[str, Any], str]]:
+def _with_fields(variants: list[Variant], fields: Mapping[str, Any]) -> list[Variant]:
     """`--set` for every method that has the field; an error if none has."""
     from unseen.api import spell_method
 
