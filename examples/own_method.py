@@ -19,8 +19,9 @@ class FedNudge(Method):
         return self.strength * -(p * p.clamp_min(1e-8).log()).sum(1).mean()
 
 
-result = unseen.run(data="digits", target="street", method="fednudge", rounds=5)
-print(f"unseen {result.accuracy:.1%}, in-domain {result.in_domain_accuracy:.1%}")
+if __name__ == "__main__":
+    result = unseen.run(data="digits", target="street", method="fednudge", rounds=5)
+    print(f"unseen {result.accuracy:.1%}, in-domain {result.in_domain_accuracy:.1%}")
 
-result = unseen.run(data="digits", target="street", method="fedbn+fednudge", rounds=5)  # it composes
-print(f"with local BatchNorm: {result.accuracy:.1%}")
+    result = unseen.run(data="digits", target="street", method="fedbn+fednudge", rounds=5)  # it composes
+    print(f"with local BatchNorm: {result.accuracy:.1%}")

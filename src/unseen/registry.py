@@ -3,37 +3,74 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 import pkgutil
+import sys
 import types as pytypes
 import typing
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
+from pathlib import Path
 
 import unseen.methods
 from unseen.errors import UserError, nearest, unknown
 from unseen.method import Method, compose
 
+_own: dict[str, type[Method]] = {}  # of `register` and of own files
 
-@cache
+
 def registered() -> dict[str, type[Method]]:
-    """Every method by its name on the command line. A file defines the classes that set `name` in their own body."""
-    found: dict[str, type[Method]] = {}
-    for module_info in pkgutil.iter_modules(unseen.methods.__path__):
-        module = importlib.import_module(f"unseen.methods.{module_info.name}")
-        for value in vars(module).values():
-            own = isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__
-            if own and (name := value.__dict__.get("name")):
-                found[name] = value
-    return dict(sorted(found.items()))
+    """Every method by its name on the command line: the files of `methods/`, own files, and what was registered."""
+    _read_own_files(os.environ.get(unseen.methods.OWN_FILES, ""))
+    return dict(sorted({**_built_in(), **_own}.items()))
 
 
 def register(kind: type[Method]) -> type[Method]:
     """Make an own method known by its `name` (a class decorator)."""
     if not kind.name:
         raise UserError(f'The class {kind.__name__} has no name: add `name: ClassVar[str] = "..."`.')
-    registered()[kind.name] = kind
+    _own[kind.name] = kind
     return kind
+
+
+@cache
+def _built_in() -> dict[str, type[Method]]:
+    modules = [f"unseen.methods.{found.name}" for found in pkgutil.iter_modules(unseen.methods.__path__)]
+    return {kind.name: kind for module in modules for kind in _methods_in(importlib.import_module(module))}
+
+
+def _methods_in(module: pytypes.ModuleType) -> list[type[Method]]:
+    """A file defines the classes that set `name` in their own body."""
+    own = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
+    return [kind for kind in own if issubclass(kind, Method) and kind.__dict__.get("name")]
+
+
+@cache
+def _read_own_files(listed: str) -> None:
+    for place in filter(None, listed.split(os.pathsep)):
+        path = Path(place)
+        if not path.is_file():
+            raise UserError(f'There is no file "{path}" to read methods from; give --with a Python file.')
+        name = f"unseen_own_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise UserError(f'"{path}" is not a Python file; methods are read from files that end with .py.')
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise UserError(f'"{path}" could not be read: {type(error).__name__}: {error}.') from error
+        found = _methods_in(module)
+        if not found:
+            raise UserError(f'"{path}" has no method: a class of Method with `name: ClassVar[str] = "..."`.')
+        for kind in found:
+            if kind.name in _built_in():
+                raise UserError(
+                    f'"{path}" calls a method "{kind.name}", as one of unseen is called; give it another name.'
+                )
+            register(kind)
 
 
 def parse(text: str, settings: Mapping[str, str | object] | None = None) -> Method:
@@ -42,7 +79,9 @@ def parse(text: str, settings: Mapping[str, str | object] | None = None) -> Meth
     known = registered()
     for name in names:
         if name not in known:
-            raise unknown("method", name, known, "`unseen methods` lists them all.")
+            raise unknown(
+                "method", name, known, "`unseen methods` lists them all; one of your own comes by `unseen --with FILE`."
+            )
     values: dict[str, dict[str, object]] = {name: {} for name in names}
     for key, raw in (settings or {}).items():
         part, _, field_name = key.rpartition(".")

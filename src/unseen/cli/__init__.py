@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +13,7 @@ from typer.core import TyperGroup
 from unseen.cli import bench, data, evaluate, flower, methods, predict, report, run, show
 from unseen.cli.screen import errors
 from unseen.errors import UserError
+from unseen.methods import OWN_FILES
 
 # A full, read-only or forbidden disk is the user's to mend, wherever it is met; any other is a bug to be seen.
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
@@ -75,8 +78,13 @@ def common(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    own: Annotated[
+        list[Path] | None,
+        typer.Option("--with", metavar="FILE", help="A Python file with methods of your own; repeatable."),
+    ] = None,
 ) -> None:
-    pass
+    if own:
+        os.environ[OWN_FILES] = os.pathsep.join(str(path.resolve()) for path in own)
 
 
 def main() -> None:
