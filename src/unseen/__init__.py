@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from unseen.kernels import same_everywhere
+
 if TYPE_CHECKING:
     from unseen.api import run as run
     from unseen.bench.model import Trained as Trained
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from unseen.types import Work as Work
 
     __version__: str
+
+same_everywhere()  # before torch computes anything, whoever imports it
 
 _WHERE = {
     "run": "unseen.api",

@@ -283,6 +283,7 @@ class Trial:
             "parameters": sum(p.numel() for p in assembly.net.parameters()),
             "clients": len(self.engine.clients()),
             "seconds": time.monotonic() - started,
+            "kernels": torch.backends.cpu.get_cpu_capability(),
             "beyond_weights": ledger.beyond,
             "ledger": ledger.sentence(),
             "validation_last": self._validation(last),
