@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "making $(VENV) and installing (about a minute)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "unseen needs Python 3.11 or later: make PYTHON=python3.11 ..."; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch -e '.[flower,dev]'
+	@$(BIN)/python -m pip install --quiet --quiet --no-compile --disable-pip-version-check -c constraints.txt torch -e '.[flower,dev]'
 	@touch $@
 
 demo: setup ## train three styles of digits together, test on the fourth, with two methods; write the report
@@ -45,7 +45,7 @@ check: setup ## format, lint, types, import rules
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
 
 bench: setup ## speed, as ratios measured side by side
-	@for file in benchmarks/overhead.py benchmarks/store.py benchmarks/clients.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in benchmarks/overhead.py benchmarks/store.py benchmarks/clients.py benchmarks/kernels.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 	@$(BIN)/unseen cost --methods all
 
 clean: ## remove .venv and what tests and demo left

@@ -1,0 +1,41 @@
+"""Training steps by AVX2's kernels, which runs take on every CPU, against the CPU's own, alternating processes in one run.
+
+python benchmarks/kernels.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+
+from allocator import measure
+
+NETS = {"convnet": 32, "mobilenetv2_100": 112, "resnet18": 112, "test_vit": 64}  # and their image sizes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--measure", choices=list(NETS), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.measure:
+        measure(True, chosen.measure, NETS[chosen.measure], chosen.steps)
+        return
+    for net, size in NETS.items():
+        found: dict[str, list[float]] = {"native": [], "": []}
+        command = [sys.executable, __file__, "--measure", net, "--steps", str(chosen.steps)]
+        for _ in range(3):
+            for cpu, seconds in found.items():
+                environment = {**os.environ, "UNSEEN_CPU": cpu}
+                done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+                seconds.append(float(done.stdout))
+        own, same = min(found["native"]), min(found[""])
+        print(
+            f"{net} at {size} px, batch 32: {1e3 * same:.1f} ms a step, {1e3 * own:.1f} by the CPU's own: {same / own:.2f}x"
+        )
+
+
+if __name__ == "__main__":
+    main()
