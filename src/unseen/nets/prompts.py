@@ -35,7 +35,7 @@ def add_prompt(net: Net, length: int) -> Net:
     if not isinstance(backbone, VisionTransformer):
         raise UserError(
             f"A prompt needs the tokens of a vision transformer and {net.backbone_name} has none: "
-            "choose one, vit_base_patch16_224 for one."
+            "choose one (--backbone vit_base_patch16_224), or the protocol fedfd-vit or digits-vit."
         )
     backbone.norm_pre = Prompt(backbone.norm_pre, length, backbone.embed_dim)
     return net
