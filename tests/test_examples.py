@@ -49,6 +49,18 @@ def test_an_own_file_is_benched_beside_the_others(tmp_path: Path) -> None:
     assert "strength = 0.1 (float): weight of the entropy of the predictions" in shown
 
 
+def test_two_files_of_one_name_are_two(tmp_path: Path) -> None:
+    method = (
+        "from typing import ClassVar\nfrom unseen import Method\nclass M(Method):\n    name: ClassVar[str] = '{}'\n"
+    )
+    files = [tmp_path / name / "mine.py" for name in ("one", "two")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(f'"""What {file.parent.name} is. 2026."""\n' + method.format(f"of-{file.parent.name}"))
+    shown = unseen_with(files[0], "--with", files[1], "methods").stdout
+    assert "What one is. 2026." in shown and "What two is. 2026." in shown
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -49,11 +49,10 @@ def _methods_in(module: pytypes.ModuleType) -> list[type[Method]]:
 
 @cache
 def _read_own_files(listed: str) -> None:
-    for place in filter(None, listed.split(os.pathsep)):
-        path = Path(place)
+    for number, path in enumerate(map(Path, filter(None, listed.split(os.pathsep)))):
         if not path.is_file():
             raise UserError(f'There is no file "{path}" to read methods from; give --with a Python file.')
-        name = f"unseen_own_{path.stem}"
+        name = f"unseen_own_{number}_{path.stem}"  # two files of one name, in two folders, are two modules
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise UserError(f'"{path}" is not a Python file; methods are read from files that end with .py.')

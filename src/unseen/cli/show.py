@@ -50,18 +50,20 @@ def _summary(folder: Path, runs: Sequence[RunDirectory]) -> Table:
     ):
         view.add_column(heading)
     view.add_column("directory", overflow="fold")
+    marked = False
     for run in runs:
         settings, about = run.settings(), run.result()
         if about is None:
             numbers = [f"{len(run.rounds())}/{settings.plan.rounds} (not finished)", "-", "-", "-"]
         else:
             mark = " (oracle: PEEKS)" if about["peeks"] else ""
+            marked |= (beyond := bool(about.get("beyond_weights")))
             kept = f"{about['selected_round']}/{about['rounds']}"
             numbers = [
                 kept,
                 percent(about["accuracy"]) + mark,
                 percent(about["in_domain_accuracy"]),
-                _size(about["bytes_up"]) + (" *" if about.get("beyond_weights") else ""),
+                _size(about["bytes_up"]) + (" *" if beyond else ""),
             ]
         view.add_row(
             settings.data,
@@ -72,7 +74,7 @@ def _summary(folder: Path, runs: Sequence[RunDirectory]) -> Table:
             *numbers,
             run.path.name,
         )
-    if any((run.result() or {}).get("beyond_weights") for run in runs):
+    if marked:
         view.caption = "* more than the model's weights was sent; `unseen show` of that run says what"
     return view
 
