@@ -14,7 +14,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-from unseen.allocator import keep_freed_memory
+from unseen.core.allocator import keep_freed_memory
 from unseen.nets.backbones import create_net
 
 

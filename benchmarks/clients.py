@@ -19,15 +19,15 @@ from pathlib import Path
 
 import torch
 
-from unseen.client import Workshop
-from unseen.drawer import Drawer
+from unseen.core.tensors import snapshot
+from unseen.core.types import Batch, OptimizerPlan, Plan, Server, Site
 from unseen.engines.local import LocalEngine
-from unseen.ledger import Ledger
+from unseen.federation.client import ClientRunner
+from unseen.federation.client_state import ClientStates
+from unseen.federation.ledger import Ledger
+from unseen.federation.server import federate
 from unseen.nets.backbones import create_net
 from unseen.registry import parse
-from unseen.server import federate
-from unseen.tensors import snapshot
-from unseen.types import Batch, OptimizerPlan, Plan, Server, Site
 
 
 class Images:
@@ -52,11 +52,11 @@ def measure(clients: int, method_name: str, rounds: int) -> None:
     names = [f"client-{i:04d}" for i in range(clients)]
     images = Images()
     with tempfile.TemporaryDirectory() as folder:
-        workshop = Workshop(
-            method, net, plan, lambda name: Site(name, images, images), Drawer(Path(folder)), lambda x, rng: x
+        runner = ClientRunner(
+            method, net, plan, lambda name: Site(name, images, images), ClientStates(Path(folder)), lambda x, rng: x
         )
         server = Server(snapshot(net))
-        loop = federate(method, method.share(net), replace(plan), LocalEngine(workshop, names), server, Ledger())
+        loop = federate(method, method.share(net), replace(plan), LocalEngine(runner, names), server, Ledger())
         next(loop)
         began = time.perf_counter()
         for _ in loop:

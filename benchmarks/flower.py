@@ -20,8 +20,8 @@ from typing import Any
 from tests.engines.deployment import Federation
 from tests.engines.sites import SITES, draw_sites, small
 
-from unseen.bench.run import Silent, run_settings
 from unseen.engines.flower.simulation import simulate
+from unseen.runs.run import Silent, run_settings
 
 NET: dict[str, Any] = {
     "backbone": "mobilenetv2_100",

@@ -12,7 +12,7 @@ import sys
 
 from allocator import measure
 
-from unseen.kernels import SETTINGS
+from unseen.core.kernels import SETTINGS
 
 NETS = {"convnet": 32, "mobilenetv2_100": 112, "resnet18": 112}  # and their image sizes
 

@@ -23,10 +23,10 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.progress import track
 from torch import Tensor
 
-from unseen.chance import torch_generator
-from unseen.files import write_tensors
+from unseen.core.files import write_tensors
+from unseen.core.seeding import torch_generator
+from unseen.core.tensors import snapshot
 from unseen.nets.backbones import create_net
-from unseen.tensors import snapshot
 
 FACES = ("DejaVuSans", "DejaVuSerif", "STIXGeneral", "cmb", "cmr", "cmss", "cmtt")
 SIDE, POINTS = 48, 34  # of a drawn letter

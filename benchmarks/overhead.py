@@ -18,15 +18,15 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from unseen.bench.protocol import settings
-from unseen.bench.run import assemble
-from unseen.client import Workshop
-from unseen.drawer import Drawer
+from unseen.core.tensors import load, snapshot
+from unseen.core.types import Server
 from unseen.engines.local import LocalEngine
-from unseen.ledger import Ledger
-from unseen.server import federate
-from unseen.tensors import load, snapshot
-from unseen.types import Server
+from unseen.federation.client import ClientRunner
+from unseen.federation.client_state import ClientStates
+from unseen.federation.ledger import Ledger
+from unseen.federation.server import federate
+from unseen.runs.protocols import settings
+from unseen.runs.run import assemble
 
 
 def main() -> None:
@@ -85,10 +85,10 @@ def main() -> None:
 
     ours, bare = [], []
     with tempfile.TemporaryDirectory() as folder:
-        workshop = Workshop(
-            assembly.method, net, plan, assembly.sites.__getitem__, Drawer(Path(folder)), lambda x, rng: x
+        runner = ClientRunner(
+            assembly.method, net, plan, assembly.sites.__getitem__, ClientStates(Path(folder)), lambda x, rng: x
         )
-        engine = LocalEngine(workshop, list(assembly.sites))
+        engine = LocalEngine(runner, list(assembly.sites))
         server = Server(dict(start))
         rounds = federate(assembly.method, assembly.share, plan, engine, server, Ledger())
         next(rounds), bare_round()  # warm up both

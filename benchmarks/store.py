@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from unseen.allocator import keep_freed_memory
+from unseen.core.allocator import keep_freed_memory
 from unseen.data.augment import augment
 from unseen.data.domains import DomainIndex, index_folder
 from unseen.data.store import StoreImages, open_store

@@ -11,34 +11,22 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "unseen"
 
-CORE = {"allocator", "kernels", "errors", "chance", "types", "tensors", "files"}
-MODEL = CORE | {"nets", "method"}
-CLIENT = MODEL | {"measure", "drawer", "client"}
-LOOPS = CLIENT | {"ledger", "server", "wire"}
-
 # room -> rooms it may import (of unseen); itself is always allowed
+MODEL = {"core", "nets", "method"}
+LOOPS = MODEL | {"federation"}
+RUNS = LOOPS | {"registry", "data", "runs"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "allocator": set(),
-    "kernels": set(),
-    "errors": set(),
-    "chance": set(),
-    "types": {"method", "nets"},  # for annotations only
-    "tensors": {"types"},
-    "files": {"errors", "types"},
-    "nets": CORE,
-    "method": CORE | {"nets"},
-    "registry": {"errors", "method", "methods"},
+    "core": {"method", "nets"},  # for annotations only
+    "nets": {"core"},
+    "method": {"core", "nets"},
+    "registry": {"core", "method", "methods"},
     "methods": MODEL,
-    "measure": CORE | {"nets"},
-    "drawer": CORE,
-    "wire": CORE,
-    "ledger": CORE,
-    "client": MODEL | {"measure", "drawer"},
-    "server": MODEL | {"measure", "ledger"},
-    "data": CORE,
-    "engines": LOOPS | {"bench", "data", "registry"},
-    "bench": LOOPS | {"data", "engines", "registry"},
-    "report": {"errors", "files", "bench"},
+    "federation": MODEL,
+    "data": {"core"},
+    "runs": RUNS | {"engines"},
+    "engines": RUNS,
+    "bench": RUNS | {"engines"},
+    "report": {"core", "runs", "bench"},
 }
 ANYTHING = {"api", "cli", "__init__", "__main__"}
 
@@ -100,6 +88,6 @@ def test_every_method_file_opens_with_its_box() -> None:
 
 def test_a_run_with_a_net_of_ours_starts_without_the_heavy_imports() -> None:
     heavy = ("timm", "torchvision", "sklearn", "matplotlib", "flwr", "ray")
-    code = f"import sys, unseen.api, unseen.bench.run, unseen.cli; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, unseen.api, unseen.runs.run, unseen.cli; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

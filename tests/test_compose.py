@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.methods.desk import batch, desk, tiny_net
-from unseen.errors import UserError
+from tests.tiny_work import batch, make_work, tiny_net
+from unseen.core.errors import UserError
+from unseen.core.types import Batch, Reply, Server, Tensors, Work
 from unseen.method import Composed, Method, Weigh, compose, name_of
 from unseen.methods.fedbn import FedBN
 from unseen.methods.fedprox import FedProx
 from unseen.methods.silobn import SiloBN
 from unseen.registry import parse
-from unseen.types import Batch, Reply, Server, Tensors, Work
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ def test_share_is_the_intersection() -> None:
 
 
 def test_penalties_are_summed_into_the_loss() -> None:
-    plain, both = desk(Method()), desk(compose(Adds(), FedProx(mu=0.0)))
+    plain, both = make_work(Method()), make_work(compose(Adds(), FedProx(mu=0.0)))
     assert both.method.loss(both, batch()).item() == pytest.approx(plain.method.loss(plain, batch()).item() + 2.0)
 
 
 def test_each_part_has_its_own_corner() -> None:
     method = compose(Remembers(), ByReport())
-    work = desk(method)
+    work = make_work(method)
     method.step(work, batch())
     method.step(work, batch())
     assert set(work.memory) == {"remembers/steps"}

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 from unseen.method import Method, name_of
 from unseen.registry import convert, parse, registered
 

@@ -14,24 +14,24 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from unseen.kernels import same_everywhere
+from unseen.core.kernels import same_everywhere
 
 if TYPE_CHECKING:
     from unseen.api import run as run
-    from unseen.bench.model import Trained as Trained
-    from unseen.bench.model import load_trained as load_trained
-    from unseen.bench.run import Result as Result
-    from unseen.errors import UserError as UserError
+    from unseen.core.errors import UserError as UserError
+    from unseen.core.types import Batch as Batch
+    from unseen.core.types import Plan as Plan
+    from unseen.core.types import Reply as Reply
+    from unseen.core.types import Server as Server
+    from unseen.core.types import Share as Share
+    from unseen.core.types import Work as Work
     from unseen.method import Method as Method
     from unseen.method import compose as compose
     from unseen.nets.net import Net as Net
     from unseen.registry import register as register
-    from unseen.types import Batch as Batch
-    from unseen.types import Plan as Plan
-    from unseen.types import Reply as Reply
-    from unseen.types import Server as Server
-    from unseen.types import Share as Share
-    from unseen.types import Work as Work
+    from unseen.runs.model import Trained as Trained
+    from unseen.runs.model import load_trained as load_trained
+    from unseen.runs.run import Result as Result
 
     __version__: str
 
@@ -39,15 +39,15 @@ same_everywhere()  # before torch computes anything, whoever imports it
 
 _WHERE = {
     "run": "unseen.api",
-    "Result": "unseen.bench.run",
-    "Trained": "unseen.bench.model",
-    "load_trained": "unseen.bench.model",
-    "UserError": "unseen.errors",
+    "Result": "unseen.runs.run",
+    "Trained": "unseen.runs.model",
+    "load_trained": "unseen.runs.model",
+    "UserError": "unseen.core.errors",
     "Method": "unseen.method",
     "compose": "unseen.method",
     "register": "unseen.registry",
     "Net": "unseen.nets.net",
-    **dict.fromkeys(("Batch", "Plan", "Reply", "Server", "Share", "Work"), "unseen.types"),
+    **dict.fromkeys(("Batch", "Plan", "Reply", "Server", "Share", "Work"), "unseen.core.types"),
 }
 
 __all__ = ["__version__", *sorted(_WHERE)]

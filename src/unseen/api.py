@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from unseen.bench.protocol import Protocol, Settings, protocol_for, protocol_of, settings
-from unseen.bench.run import Result, Watcher, run_settings
+from unseen.core.errors import UserError, nearest, unknown
+from unseen.core.types import OptimizerPlan, Plan
 from unseen.data.augment import PRESETS
 from unseen.data.catalog import load_index
 from unseen.data.domains import DomainIndex
-from unseen.errors import UserError, nearest, unknown
 from unseen.method import Method, name_of, parts_of
 from unseen.registry import parse, register, registered
-from unseen.types import OptimizerPlan, Plan
+from unseen.runs.protocols import Protocol, Settings, protocol_for, protocol_of, settings
+from unseen.runs.run import Result, Watcher, run_settings
 
 
 def run(

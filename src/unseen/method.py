@@ -17,16 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.tensors import RunningMean, prefixed, unprefixed
+from unseen.core.types import Batch, ClientId, Memory, Reply, Server, Share, Tensors, Work
 from unseen.nets.net import Net
-from unseen.tensors import RunningMean, prefixed, unprefixed
-from unseen.types import Batch, ClientId, Memory, Reply, Server, Share, Tensors, Work
 
 Weigh = Callable[[Reply], float]
 
@@ -154,7 +154,6 @@ class Method:
 
 # --- composition -----------------------------------------------------------------------------------------------------
 ONE_OWNER = ("loss", "step", "weigh", "merge", "predict")
-Desk = TypeVar("Desk", Work, Server)
 
 
 def overrides(part: Method, verb: str) -> bool:
@@ -162,7 +161,7 @@ def overrides(part: Method, verb: str) -> bool:
     return getattr(type(part), verb) is not getattr(Method, verb)
 
 
-class Corner(MutableMapping[str, Tensor]):
+class ScopedMapping(MutableMapping[str, Tensor]):
     """A part's own corner of a memory: the keys below its name."""
 
     def __init__(self, memory: Memory, prefix: str) -> None:
@@ -206,15 +205,17 @@ class Composed(Method):
     def _owner(self, verb: str) -> Method:
         return next((part for part in self.parts if overrides(part, verb)), self.parts[0])
 
-    def _desk(self, part: Method, work: Work) -> Work:
+    def _work_for(self, part: Method, work: Work) -> Work:
         whole = work.whole or work
         prefix = f"{part.name}/"
-        return replace(whole, memory=Corner(whole.memory, prefix), brief=unprefixed(prefix, whole.brief), whole=whole)
+        return replace(
+            whole, memory=ScopedMapping(whole.memory, prefix), brief=unprefixed(prefix, whole.brief), whole=whole
+        )
 
-    def _office(self, part: Method, server: Server) -> Server:
-        return replace(server, memory=Corner(server.memory, f"{part.name}/"))
+    def _server_for(self, part: Method, server: Server) -> Server:
+        return replace(server, memory=ScopedMapping(server.memory, f"{part.name}/"))
 
-    def _heard(self, part: Method, reply: Reply) -> Reply:
+    def _reply_for(self, part: Method, reply: Reply) -> Reply:
         return replace(reply, report=unprefixed(f"{part.name}/", reply.report))
 
     def build(self, net: Net) -> Net:
@@ -233,7 +234,7 @@ class Composed(Method):
         told: Tensors = {}
         for part in self.parts:
             if part.surveys(work.round):
-                told |= prefixed(f"{part.name}/", part.survey(self._desk(part, work)))
+                told |= prefixed(f"{part.name}/", part.survey(self._work_for(part, work)))
         return told
 
     def brief(
@@ -247,48 +248,48 @@ class Composed(Method):
                 if part.surveys(server.round + 1)
                 else {}
             )
-            for client, note in part.brief(self._office(part, server), heard, chosen).items():
+            for client, note in part.brief(self._server_for(part, server), heard, chosen).items():
                 notes[client] = {**notes.get(client, {}), **prefixed(prefix, note)}
         return notes
 
     def prepare(self, work: Work) -> None:
         for part in self.parts:
-            part.prepare(self._desk(part, work))
+            part.prepare(self._work_for(part, work))
 
     def augment(self, work: Work, batch: Batch) -> Batch:
         for part in self.parts:
-            batch = part.augment(self._desk(part, work), batch)
+            batch = part.augment(self._work_for(part, work), batch)
         return batch
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
         part = self._owner("loss")
-        return part.loss(self._desk(part, work), batch)
+        return part.loss(self._work_for(part, work), batch)
 
     def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
         total = features.new_zeros(())
         for part in self.parts:
-            total = total + part.penalty(self._desk(part, work), batch, features)
+            total = total + part.penalty(self._work_for(part, work), batch, features)
         return total
 
     def gradient(self, work: Work) -> None:
         for part in self.parts:
-            part.gradient(self._desk(part, work))
+            part.gradient(self._work_for(part, work))
 
     def step(self, work: Work, batch: Batch) -> None:
         part = self._owner("step")
-        part.step(self._desk(part, work), batch)
+        part.step(self._work_for(part, work), batch)
 
     def report(self, work: Work) -> Tensors:
         told: Tensors = {}
         for part in self.parts:
-            told |= prefixed(f"{part.name}/", part.report(self._desk(part, work)))
+            told |= prefixed(f"{part.name}/", part.report(self._work_for(part, work)))
         return told
 
     def weigh(self, server: Server, reply: Reply) -> float:
         # Equal weights are where a part begins, and no claim to the verb: GA adjusts those of `fedsr+ga`.
         usual = next((part for part in self.parts if not part.counts_images), self.parts[0])
         part = next((part for part in self.parts if overrides(part, "weigh")), usual)
-        return part.weigh(self._office(part, server), self._heard(part, reply))
+        return part.weigh(self._server_for(part, server), self._reply_for(part, reply))
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
         part = self._owner("merge")
@@ -298,9 +299,9 @@ class Composed(Method):
             for reply in replies:
                 # Only the report is kept back: `weigh` may belong to another part, which must see its own corner of it.
                 originals[reply.client] = replace(reply, state={})
-                yield self._heard(part, reply)
+                yield self._reply_for(part, reply)
 
-        return part.merge(self._office(part, server), heard(), lambda reply: weigh(originals[reply.client]))
+        return part.merge(self._server_for(part, server), heard(), lambda reply: weigh(originals[reply.client]))
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         return self._owner("predict").predict(net, x)

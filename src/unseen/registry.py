@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import unseen.methods
-from unseen.errors import UserError, nearest, unknown
+from unseen.core.errors import UserError, nearest, unknown
 from unseen.method import Method, compose
 
 _own: dict[str, type[Method]] = {}  # of `register` and of own files

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.methods.desk import batch, random_images, tiny_net
+from tests.tiny_work import batch, random_images, tiny_net
 from unseen.bench.inference import Predictor, inference_of, score
-from unseen.bench.model import Trained
-from unseen.bench.protocol import settings
-from unseen.chance import torch_generator
-from unseen.errors import UserError
-from unseen.nets import norms
-from unseen.nets.norms import InstanceRule, ruled
+from unseen.core.errors import UserError
+from unseen.core.seeding import torch_generator
+from unseen.nets.norms import layers as norms
+from unseen.nets.norms.layers import InstanceRule, ruled
 from unseen.registry import parse
+from unseen.runs.model import Trained
+from unseen.runs.protocols import settings
 
 
 def trained(method: str = "fedavg", seed: int = 0) -> Trained:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from unseen.bench.insight import insight_of, look_into
-from unseen.bench.protocol import settings
-from unseen.bench.records import RunDirectory
-from unseen.bench.run import run_settings
+from unseen.runs.directory import RunDirectory
+from unseen.runs.protocols import settings
+from unseen.runs.run import run_settings
 
 
 @pytest.mark.parametrize(("method", "shows"), [("fedfd-a", "inspected/alpha"), ("stablefdg", "shown/attention")])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from unseen.bench.protocol import PROTOCOLS
 from unseen.nets.backbones import create_net
+from unseen.runs.protocols import PROTOCOLS
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "letters.py"
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from unseen.bench import sweep as sweeping
-from unseen.bench.protocol import Settings, settings
 from unseen.bench.sweep import Job, last_words, make_jobs, sweep, time_left
+from unseen.runs.protocols import Settings, settings
 
 # A run in few words: rounds of 50 ms, going on after the last one; "silobn" fails, "fedbn" waits for a file called go.
 STAND_IN = """

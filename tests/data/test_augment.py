@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from unseen.core.errors import UserError
 from unseen.data import augment as room
 from unseen.data.augment import PRESETS, Recipe, apply, augment
-from unseen.errors import UserError
 
 
 def generator(seed: int = 0) -> torch.Generator:

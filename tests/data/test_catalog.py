@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.trees import plant
+from unseen.core.errors import UserError
 from unseen.data.catalog import CATALOG, NAMES, check, load_index
-from unseen.errors import UserError
 
 PACS = Path(__file__).parents[3] / "shared/data/PACS"
 

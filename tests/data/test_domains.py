@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.data.trees import plant
+from unseen.core.errors import UserError
 from unseen.data.domains import index_folder, index_site
-from unseen.errors import UserError
 
 
 def test_a_folder_becomes_rows_sorted_by_domain_class_and_name(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from tests.data.trees import made_up, paint_tree
+from unseen.core.errors import UserError
 from unseen.data.domains import index_folder
 from unseen.data.draw import draw_partition, draw_samples
 from unseen.data.split import partition
 from unseen.data.store import open_store
-from unseen.errors import UserError
 
 
 def test_samples_show_every_domain(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.trees import made_up, paint_tree
+from unseen.core.errors import UserError
 from unseen.data.digits import index_digits
 from unseen.data.domains import DomainIndex, index_folder, index_site
 from unseen.data.split import RULES, make_sites, partition, split
 from unseen.data.store import open_store
-from unseen.errors import UserError
 
 
 @st.composite

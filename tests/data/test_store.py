@@ -14,11 +14,11 @@ import torch
 from PIL import Image
 
 from tests.data.trees import paint, paint_tree
+from unseen.core.errors import UserError
 from unseen.data import store as room
 from unseen.data.digits import index_digits
 from unseen.data.domains import index_folder
 from unseen.data.store import cache_folder, decode, open_store
-from unseen.errors import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from unseen.bench.records import RunDirectory
-from unseen.types import Server, Tensors
+from unseen.core.types import Server, Tensors
+from unseen.runs.directory import RunDirectory
 
 
 def final(directory: Path) -> Server:

@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from unseen.bench.protocol import Settings
-from unseen.bench.records import RunDirectory, directory_for
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.scaffold import PACKAGE, write_app, write_keys
+from unseen.runs.directory import RunDirectory, directory_for
+from unseen.runs.protocols import Settings
 
 BIN = Path(sys.executable).parent
 PATIENCE = 600.0  # seconds: a process that imports torch can take minutes when others have the cores

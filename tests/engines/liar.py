@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from flwr.app import Context, Message
 
+from unseen.core.types import Tensors
 from unseen.engines.flower import node
 from unseen.engines.flower.records import read_reply, reply_content
-from unseen.types import Tensors
 
 HONEST = node.app
 

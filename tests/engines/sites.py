@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from unseen.bench.protocol import Settings, settings
+from unseen.runs.protocols import Settings, settings
 
 SITES = ("east", "north", "west")
 TARGET = "south"

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from tests.engines.sites import SITES, small
 from unseen.cli import app
+from unseen.core.errors import UserError
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.scaffold import write_app, write_keys
-from unseen.errors import UserError
 
 
 def deployment(**changes: object) -> Deployment:

@@ -17,10 +17,10 @@ from tests.engines.bits import assert_same, final
 from tests.engines.cluster import ray_cluster
 from tests.engines.deployment import Federation
 from tests.engines.sites import SITES, small
-from unseen.bench.records import RunDirectory
-from unseen.bench.run import run_settings
 from unseen.engines.flower.simulation import simulate
 from unseen.registry import registered
+from unseen.runs.directory import RunDirectory
+from unseen.runs.run import run_settings
 
 METHODS = [*registered(), "fedbn+fedfd+ga", "fedavg+guide"]
 NEEDS: dict[str, dict[str, Any]] = {"doprompt": {"backbone": "test_vit", "image_size": 32}}  # it has no convnet

@@ -19,8 +19,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[
 from tests.engines.bits import assert_same, assert_same_tensors, final
 from tests.engines.deployment import Federation, listens
 from tests.engines.sites import SITES, TARGET, small
-from unseen.bench.records import RunDirectory
-from unseen.bench.run import run_settings
+from unseen.runs.directory import RunDirectory
+from unseen.runs.run import run_settings
 
 EAST, NORTH, WEST = SITES
 

@@ -12,12 +12,12 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[
 from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from unseen.core.errors import UserError
+from unseen.core.tensors import snapshot
+from unseen.core.types import Order, Reply, Tensors
 from unseen.engines.flower.privacy import LocalPrivacy, guarded
-from unseen.errors import UserError
 from unseen.nets.backbones import create_net
 from unseen.nets.net import Net
-from unseen.tensors import snapshot
-from unseen.types import Order, Reply, Tensors
 
 CONTEXT = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
 

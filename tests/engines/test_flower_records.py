@@ -13,8 +13,9 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from unseen.core.types import Order, Reply, Tensors
 from unseen.engines.flower.records import (
-    Press,
+    ArrayPacker,
     Unreadable,
     order_content,
     read_arrays,
@@ -22,7 +23,6 @@ from unseen.engines.flower.records import (
     read_reply,
     reply_content,
 )
-from unseen.types import Order, Reply, Tensors
 
 ODD: Tensors = {
     "weight": torch.tensor([[1.0, -0.0], [1e-45, 3.0]]).t(),  # not contiguous, signed zero, denormal
@@ -44,7 +44,7 @@ def assert_equal(a: Tensors, b: Tensors) -> None:
 
 def test_an_order_arrives_bit_by_bit() -> None:
     order = Order("train", 3, ODD, {"note": torch.arange(4)}, evaluate=True)
-    content = order_content("east", order, {"settings": "{}"}, Press())
+    content = order_content("east", order, {"settings": "{}"}, ArrayPacker())
     read = read_order(content, "train")
     assert (read.kind, read.round, read.evaluate) == ("train", 3, True)
     assert_equal(ODD, read.state)
@@ -53,8 +53,8 @@ def test_an_order_arrives_bit_by_bit() -> None:
 
 
 def test_a_state_for_all_clients_is_written_once_and_the_records_are_their_own() -> None:
-    press = Press()
-    one, two = (order_content(c, Order("train", 1, ODD), {}, press) for c in ("east", "west"))
+    packer = ArrayPacker()
+    one, two = (order_content(c, Order("train", 1, ODD), {}, packer) for c in ("east", "west"))
     assert one["state"]["float32"].data is two["state"]["float32"].data
     assert one["state"] is not two["state"] and one["order"] is not two["order"]
     # One array per dtype, whatever the number of tensors.

@@ -17,11 +17,11 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install unseen[flow
 from tests.engines.bits import assert_same, final
 from tests.engines.deployment import BIN, Federation, free_ports
 from tests.engines.sites import SITES, small
-from unseen.bench.model import load_trained
-from unseen.bench.records import RunDirectory
-from unseen.bench.run import run_settings
 from unseen.engines.flower.scaffold import write_keys
 from unseen.engines.flower.simulation import simulate
+from unseen.runs.directory import RunDirectory
+from unseen.runs.model import load_trained
+from unseen.runs.run import run_settings
 
 METHODS = ("fedavg", "fedbn", "fedfd-a", "stablefdg", "fedadg")
 

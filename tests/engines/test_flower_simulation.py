@@ -14,8 +14,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[
 from flwr.app import Context, RecordDict
 
 from tests.engines.sites import small
+from unseen.core.errors import UserError
 from unseen.engines.flower import simulation
-from unseen.errors import UserError
 
 
 class Nobody:

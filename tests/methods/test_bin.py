@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.methods.desk import desk, random_images, tiny_net
+from tests.tiny_work import make_work, random_images, tiny_net
+from unseen.core.types import OptimizerPlan
 from unseen.methods.bin import BIN
-from unseen.nets import norms
+from unseen.nets.norms import layers as norms
 from unseen.registry import parse
-from unseen.types import OptimizerPlan
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -45,7 +45,7 @@ def test_starts_as_the_batchnorm_it_replaces() -> None:
 
 
 def test_gates_are_bounded_after_steps_and_learn_at_their_own_rate() -> None:
-    work = desk(BIN(gate_rate=50.0), optimizer=OptimizerPlan(lr=0.05, weight_decay=0.01))
+    work = make_work(BIN(gate_rate=50.0), optimizer=OptimizerPlan(lr=0.05, weight_decay=0.01))
     before = [layer.gate.detach().clone() for layer in work.net.norms(norms.BIN)]
     weights = {id(p) for p in work.net.trainable()}
     work.method.prepare(work)
@@ -70,7 +70,7 @@ def test_stages_and_sharing() -> None:
 
 @pytest.mark.parametrize("name", ["bin+l2d", "l2d+bin", "bin+fedadg", "fedadg+bin"])
 def test_gates_keep_their_rate_beside_parts_that_have_optimizers_of_their_own(name: str) -> None:
-    work = desk(parse(name), optimizer=OptimizerPlan(lr=0.05, weight_decay=0.01))
+    work = make_work(parse(name), optimizer=OptimizerPlan(lr=0.05, weight_decay=0.01))
     work.method.prepare(work)
     gates = {id(layer.gate) for layer in work.net.norms(norms.BIN)}
     groups = [*work.optimizers["main"].param_groups]

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.federation import federation
-from tests.methods.desk import batch, desk, tiny_net
-from unseen.errors import UserError
-from unseen.files import write_tensors
+from tests.tiny_federation import federation
+from tests.tiny_work import batch, make_work, tiny_net
+from unseen.core.errors import UserError
+from unseen.core.files import write_tensors
+from unseen.core.types import Server
 from unseen.methods.ccst import CCST
-from unseen.nets.style_transfer import Restyle, StyleNetwork, overall, style_network, take
-from unseen.nets.styles import style_of
-from unseen.types import Server
+from unseen.nets.parts.style_transfer import Restyle, StyleNetwork, overall, style_network, take
+from unseen.nets.parts.styles import style_of
 
 
 def test_overall_style_by_hand() -> None:
@@ -47,7 +47,7 @@ def test_images_keep_their_style_once_in_k_plus_one_times() -> None:
 
 def test_survey_and_brief() -> None:
     method = CCST(bank="single", singles=5)
-    work = desk(method)
+    work = make_work(method)
     work.net.eval()
     with torch.no_grad():
         told = method.survey(work)["styles"]
@@ -65,9 +65,9 @@ def test_the_next_client_does_not_find_the_banks_of_the_last() -> None:
     method = CCST()
     net = tiny_net(method)
     (module,) = net.norms(Restyle)
-    method.prepare(desk(method, net=net, brief={"styles": torch.ones(2, 2, 8)}))
+    method.prepare(make_work(method, net=net, brief={"styles": torch.ones(2, 2, 8)}))
     assert module.bank is not None
-    method.prepare(desk(method, net=net))
+    method.prepare(make_work(method, net=net))
     assert module.bank is None
     assert set(net.state_dict()) == set(tiny_net(CCST()).state_dict())
 
@@ -85,7 +85,7 @@ def test_style_network_from_files(tmp_path: Path) -> None:
     write_tensors(files[1], network.decoder.state_dict())
     method = CCST(encoder=str(files[0]), decoder=str(files[1]))
     assert [method.surveys(round) for round in (1, 2)] == [True, False]
-    work = desk(method, brief={"styles": torch.ones(1, 2, 512)})
+    work = make_work(method, brief={"styles": torch.ones(1, 2, 512)})
     assert not work.net.norms(Restyle)
     images = batch()
     got = method.augment(work, images)

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.federation import federation
-from tests.methods.desk import batch, desk, tiny_net
-from unseen.errors import UserError
+from tests.tiny_federation import federation
+from tests.tiny_work import batch, make_work, tiny_net
+from unseen.core.errors import UserError
+from unseen.core.tensors import load, snapshot
+from unseen.core.types import Server
 from unseen.methods.copa import COPA
-from unseen.nets import norms
-from unseen.nets.branches import Branches
-from unseen.tensors import load, snapshot
-from unseen.types import Server
+from unseen.nets.norms import layers as norms
+from unseen.nets.parts.branches import Branches
 
 ROWS, TAKEN = "extras.heads.rows", "extras.heads.taken"
 
@@ -43,7 +43,7 @@ def numpy_logits(row: np.ndarray, features: np.ndarray) -> np.ndarray:
 def test_penalty_is_the_mean_cross_entropy_of_the_others_heads() -> None:
     method = COPA(collaboration=0.5)
     net, rows = with_heads(method)
-    work = desk(method, net=net, brief={"seat": torch.tensor(2)})
+    work = make_work(method, net=net, brief={"seat": torch.tensor(2)})
     method.prepare(work)
     images = batch()
     features = torch.randn(8, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
@@ -58,7 +58,7 @@ def test_penalty_is_the_mean_cross_entropy_of_the_others_heads() -> None:
 def test_its_own_head_of_the_last_round_is_not_one_of_the_others() -> None:
     method = COPA()
     net, rows = with_heads(method)
-    work = desk(method, net=net, brief={"seat": torch.tensor(0)})
+    work = make_work(method, net=net, brief={"seat": torch.tensor(0)})
     method.prepare(work)
     images, features = batch(), torch.ones(8, 64)
     expected = numpy_cross_entropy(numpy_logits(rows[1], features.numpy()), images.y.numpy())
@@ -104,7 +104,7 @@ def test_through_the_real_loop_the_server_stacks_heads(tmp_path: Path) -> None:
     assert fed.server.state[TAKEN].tolist() == [1 if seat in seats.values() else 0 for seat in range(3)]
     heads = fed.server.state[ROWS][: len(seats)]
     assert not torch.equal(heads[0], heads[1])
-    load(fed.net, {**fed.workshop.initial, **fed.server.state})
+    load(fed.net, {**fed.runner.initial, **fed.server.state})
     assert set(snapshot(fed.net)) == set(fed.server.state) | {"head.weight", "head.bias"}
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.federation import federation
-from tests.methods.desk import batch, desk
-from unseen.errors import UserError
+from tests.tiny_federation import federation
+from tests.tiny_work import batch, make_work
+from unseen.core.errors import UserError
+from unseen.core.tensors import prefixed, snapshot
 from unseen.method import compose
 from unseen.methods.csac import CSAC, fuse
 from unseen.methods.ga import GA
-from unseen.nets.calibration import Calibration, attention, mmd
-from unseen.nets.frozen import frozen_levels, levels
-from unseen.tensors import prefixed, snapshot
+from unseen.nets.parts.calibration import Calibration, attention, mmd
+from unseen.nets.parts.frozen import frozen_levels, levels
 
 
 def test_fusion_by_hand() -> None:
@@ -63,7 +63,7 @@ def test_attention_by_hand() -> None:
 
 def test_first_alone_then_calibrated_against_its_frozen_model() -> None:
     method = CSAC(pretraining=1, calibration=0.6)
-    work, images = desk(method), batch()
+    work, images = make_work(method), batch()
     method.prepare(work)
     plain = method.loss(work, images).item()
     assert plain == pytest.approx(torch.nn.functional.cross_entropy(work.net(images.x), images.y).item(), rel=1e-4)
@@ -72,7 +72,7 @@ def test_first_alone_then_calibrated_against_its_frozen_model() -> None:
     own = {key.removeprefix("own/"): value for key, value in work.memory.items() if key.startswith("own/")}
     assert own.keys() == snapshot(work.net).keys()
 
-    later = desk(method, memory=dict(work.memory), seed=5)
+    later = make_work(method, memory=dict(work.memory), seed=5)
     method.prepare(later)
     calibration = later.scratch["csac.calibration"]
     assert isinstance(calibration, Calibration)
@@ -92,14 +92,14 @@ def test_first_alone_then_calibrated_against_its_frozen_model() -> None:
 
 def test_while_it_trains_alone_it_goes_on_with_its_own_model() -> None:
     method = CSAC(pretraining=2)
-    own = {key: value * 0 for key, value in snapshot(desk(method).net).items()}
-    work = desk(method, memory={**prefixed("own/", own), "rounds": torch.tensor(1)})
+    own = {key: value * 0 for key, value in snapshot(make_work(method).net).items()}
+    work = make_work(method, memory={**prefixed("own/", own), "rounds": torch.tensor(1)})
     method.prepare(work)
     assert not work.net.head.weight.detach().any()
 
 
 def test_frozen_levels_change_nothing() -> None:
-    work, images = desk(CSAC()), batch()
+    work, images = make_work(CSAC()), batch()
     state = {key: value * 0.5 for key, value in snapshot(work.net).items()}
     before = snapshot(work.net)
     there = frozen_levels(work.net, state, images.x)

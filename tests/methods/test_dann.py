@@ -8,18 +8,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.federation import federation, same
-from tests.methods.desk import TensorImages, batch, desk, random_images
-from unseen.errors import UserError
+from tests.tiny_federation import federation, same
+from tests.tiny_work import TensorImages, batch, make_work, random_images
+from unseen.core.errors import UserError
+from unseen.core.tensors import pick
+from unseen.core.types import Site, Work
 from unseen.methods.dann import DANN
-from unseen.nets.adversarial import reversed_gradient
-from unseen.tensors import pick
-from unseen.types import Site, Work
+from unseen.nets.parts.adversarial import reversed_gradient
 
 
 def pooled(method: DANN, **changes: object) -> Work:
     images = random_images(16)
-    work = desk(
+    work = make_work(
         method, site=Site("a", TensorImages(images.x, images.y, torch.arange(16) % 2 + 1), random_images(4)), **changes
     )
     method.prepare(work)

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.methods.desk import batch, desk, tiny_net
-from unseen.errors import UserError
+from tests.tiny_work import batch, make_work, tiny_net
+from unseen.core.errors import UserError
 from unseen.methods.doprompt import DoPrompt
 from unseen.methods.fedavg import FedAvg
 from unseen.nets.backbones import create_net
-from unseen.nets.prompts import instead, prompt_of
+from unseen.nets.parts.prompts import instead, prompt_of
 
 
 def test_four_tokens_join_and_clients_keep_them() -> None:
@@ -38,7 +38,7 @@ def test_the_prompt_is_read_by_the_blocks() -> None:
 
 def test_fedfd_on_prompts_by_hand() -> None:
     method, images = DoPrompt(diversify=True, u=(0.2, 0.6)), batch(4)
-    work = desk(method)
+    work = make_work(method)
     name, prompt = prompt_of(work.net)
     with torch.no_grad():
         prompt.tokens.add_(torch.randn(4, 64))  # the own prompt has left the received one
@@ -51,7 +51,7 @@ def test_fedfd_on_prompts_by_hand() -> None:
     ce, second = (F.cross_entropy(net.head(f), images.y) for f in (own, other))
     got = method.loss(work, images)
     torch.testing.assert_close(got, 0.9 * ce + 0.1 * second + 4 * (own - other).square().mean())
-    summed = desk(DoPrompt(diversify=True, reduce="sum", u=(1.0, 1.0)), net=net)
+    summed = make_work(DoPrompt(diversify=True, reduce="sum", u=(1.0, 1.0)), net=net)
     torch.testing.assert_close(summed.method.loss(summed, images), ce)  # the own prompt twice
-    plain = desk(DoPrompt(), net=net)
+    plain = make_work(DoPrompt(), net=net)
     torch.testing.assert_close(plain.method.loss(plain, images), FedAvg().loss(plain, images))

@@ -8,20 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from tests.methods.desk import PLAN, desk, random_images, site, tiny_net
-from unseen.client import Workshop
-from unseen.drawer import Drawer
+from tests.tiny_work import PLAN, make_work, random_images, site, tiny_net
+from unseen.core.errors import UserError
+from unseen.core.tensors import load, snapshot
+from unseen.core.types import Reply, Server, Tensors
 from unseen.engines.local import LocalEngine
-from unseen.errors import UserError
-from unseen.ledger import Ledger
-from unseen.measure import measure
+from unseen.federation.client import ClientRunner
+from unseen.federation.client_state import ClientStates
+from unseen.federation.ledger import Ledger
+from unseen.federation.measure import measure
+from unseen.federation.server import evaluate, federate
 from unseen.methods.dson import DSON
-from unseen.nets import norms
 from unseen.nets.backbones import create_net
 from unseen.nets.net import Net
-from unseen.server import evaluate, federate
-from unseen.tensors import load, snapshot
-from unseen.types import Reply, Server, Tensors
+from unseen.nets.norms import layers as norms
 
 ROWS, TAKEN = "extras.branches.rows", "extras.branches.taken"
 
@@ -34,7 +34,7 @@ def train(method: DSON, net: Net, server: Server, client: str, images: int, seed
     """One client's step by hand: load, prepare, step, report."""
     share = method.share(net)
     load(net, {key: server.state[key] for key in share.down})
-    work = desk(method, net=net, site=site(client))
+    work = make_work(method, net=net, site=site(client))
     method.prepare(work)
     net.train()
     method.step(work, random_images(8, seed=seed).batch(torch.arange(8)))
@@ -170,7 +170,7 @@ def test_while_it_trains_a_client_is_its_own_branch() -> None:
     method, net = DSON(), built()
     server, _ = federation(method, net)
     load(net, {key: server.state[key] for key in method.share(net).down})
-    method.prepare(desk(method, net=net))
+    method.prepare(make_work(method, net=net))
     net.eval()
     x = random_images(3).batch(torch.arange(3)).x
     torch.testing.assert_close(method.predict(net, x), net(x), rtol=0, atol=0)
@@ -189,9 +189,9 @@ def test_through_the_real_loop_with_partial_participation(tmp_path: Path) -> Non
     share = method.share(net)
     plan = replace(PLAN, rounds=4, participation=2)
     sites = {name: site(name, seed=seed) for seed, name in enumerate("abc")}
-    workshop = Workshop(method, net, plan, sites.__getitem__, Drawer(tmp_path), lambda x, rng: x)
+    runner = ClientRunner(method, net, plan, sites.__getitem__, ClientStates(tmp_path), lambda x, rng: x)
     server = Server(snapshot(net, sorted(share.up | share.down)))
-    engine = LocalEngine(workshop, list(sites))
+    engine = LocalEngine(runner, list(sites))
     accuracies: dict[int, dict[str, float]] = {}
     for played in federate(method, share, plan, engine, server, Ledger()):
         if played.evaluation is not None:

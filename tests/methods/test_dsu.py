@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.methods.desk import random_images, tiny_net
-from unseen.errors import UserError
+from tests.tiny_work import random_images, tiny_net
+from unseen.core.errors import UserError
 from unseen.methods.dsu import DSU
 from unseen.methods.fedavg import FedAvg
-from unseen.nets import styles
+from unseen.nets.parts import styles
 
 
 def test_resampling_against_numpy() -> None:

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tests.federation import federation
-from tests.methods.desk import batch, desk, random_images
-from unseen.drawer import Drawer
+from tests.tiny_federation import federation
+from tests.tiny_work import batch, make_work, random_images
+from unseen.core.types import Server
+from unseen.federation.client_state import ClientStates
 from unseen.methods.elcfs import ELCFS
-from unseen.nets.spectra import low_amplitudes, with_amplitudes
-from unseen.types import Server
+from unseen.nets.parts.spectra import low_amplitudes, with_amplitudes
 
 
 def numpy_mix(image: np.ndarray, given: np.ndarray, share: float, reach: int) -> np.ndarray:
@@ -47,12 +47,12 @@ def test_share_zero_is_the_image_and_size_zero_the_mean_colour() -> None:
 def test_a_step_is_along_the_inner_and_the_outer_gradient() -> None:
     method = ELCFS(inner_rate=0.5)
     bank = {"b": low_amplitudes(random_images(3, seed=9).x, 0.1)}
-    work, images = desk(method, brief=bank), batch()
+    work, images = make_work(method, brief=bank), batch()
     method.prepare(work)
-    mixed = method._mixed(desk_again(method, bank), images)
+    mixed = method._mixed(work_again(method, bank), images)
     assert mixed is not None and not torch.allclose(mixed.x, images.x)
 
-    reference = desk(method)
+    reference = make_work(method)
     parameters = list(reference.net.parameters())
     start = [p.detach().clone() for p in parameters]
     inner = torch.autograd.grad(F.cross_entropy(reference.net(images.x), images.y), parameters)
@@ -66,20 +66,20 @@ def test_a_step_is_along_the_inner_and_the_outer_gradient() -> None:
         torch.testing.assert_close(p.detach(), old - 0.05 * (a + b), rtol=1e-4, atol=1e-6)
 
 
-def desk_again(method: ELCFS, bank: dict[str, torch.Tensor]):  # type: ignore[no-untyped-def]
+def work_again(method: ELCFS, bank: dict[str, torch.Tensor]):  # type: ignore[no-untyped-def]
     """The same desk with the same dice, before any of them is thrown."""
-    work = desk(method, brief=bank)
+    work = make_work(method, brief=bank)
     method.prepare(work)
     return work
 
 
 def test_without_episodes_the_mixed_images_join_the_batch() -> None:
     method = ELCFS(episodic=False)
-    work, images = desk(method, brief={"b": low_amplitudes(random_images(3, seed=9).x, 0.1)}), batch()
+    work, images = make_work(method, brief={"b": low_amplitudes(random_images(3, seed=9).x, 0.1)}), batch()
     method.prepare(work)
     both = method.augment(work, images)
     assert len(both) == 16 and torch.equal(both.x[:8], images.x) and torch.equal(both.y[8:], images.y)
-    alone = desk(method)
+    alone = make_work(method)
     method.prepare(alone)
     assert method.augment(alone, images) is images
 
@@ -97,6 +97,6 @@ def test_the_bank_travels_once_and_without_ones_own(tmp_path: Path) -> None:
 
     fed = federation("elcfs", tmp_path, rounds=2, local_steps=1)
     fed.run()
-    _, memory = Drawer(tmp_path).open("a", 3)
+    _, memory = ClientStates(tmp_path).open("a", 3)
     assert set(memory) == {"bank/b", "bank/c"}
     assert len(memory["bank/b"]) == 4  # an eighth of 32 images

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.federation import federation, same
-from tests.methods.desk import batch, desk
+from tests.tiny_federation import federation, same
+from tests.tiny_work import batch, make_work
 from unseen.methods.erm import ERM
 
 
 def test_the_loss_is_mean_cross_entropy() -> None:
-    work, images = desk(ERM()), batch()
+    work, images = make_work(ERM()), batch()
     with torch.no_grad():
         logits = work.net(images.x).double().numpy()
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.federation import federation, same
-from tests.methods.desk import batch, desk, random_images, tiny_net
+from tests.tiny_federation import federation, same
+from tests.tiny_work import batch, make_work, random_images, tiny_net
+from unseen.core.tensors import load, snapshot
 from unseen.method import Method, parts_of
 from unseen.registry import parse, registered
-from unseen.tensors import load, snapshot
 
 METHODS = list(registered())
 ROOT = Path(__file__).parent.parent.parent
@@ -64,7 +64,7 @@ def test_every_trainable_tensor_gets_a_gradient(name: str, tmp_path: Path) -> No
 def test_predict_does_not_depend_on_the_batch(name: str, tmp_path: Path) -> None:
     fed = federation(name, tmp_path, rounds=1, local_steps=3)
     fed.run()
-    load(fed.net, {**fed.workshop.initial, **fed.server.state})
+    load(fed.net, {**fed.runner.initial, **fed.server.state})
     fed.net.eval()
     x = random_images(6, seed=5).x
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_silobn_equals_fedavg_up_to_rounding_over_rounds(tmp_path: Path) -> None
 
 
 def test_an_empty_method_is_fedavg() -> None:
-    one, two = desk(Method()), desk(parse("fedavg"))
+    one, two = make_work(Method()), make_work(parse("fedavg"))
     one.method.step(one, batch())
     two.method.step(two, batch())
     assert same(snapshot(one.net), snapshot(two.net))

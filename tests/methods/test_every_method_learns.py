@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation import federation, same
+from tests.tiny_federation import federation, same
 from unseen.registry import registered
 
 METHODS = list(registered())

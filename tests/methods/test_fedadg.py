@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.methods.desk import PLAN, desk, random_images, site, tiny_net
-from unseen.client import Workshop
-from unseen.drawer import Drawer
+from tests.tiny_work import PLAN, make_work, random_images, site, tiny_net
+from unseen.core.tensors import snapshot
+from unseen.core.types import Order, Reply, Server, Work
+from unseen.federation.client import ClientRunner
+from unseen.federation.client_state import ClientStates
 from unseen.method import Method, compose
 from unseen.methods.fedadg import FedADG, discriminator_loss, extractor_loss, generator_loss
 from unseen.methods.fedprox import FedProx
-from unseen.nets.adversarial import Discriminator, Generator
-from unseen.tensors import snapshot
-from unseen.types import Order, Reply, Server, Work
+from unseen.nets.parts.adversarial import Discriminator, Generator
 
 SOURCE, REFERENCE = [0.2, 0.6, 0.9], [0.7, 0.1, 0.4]
 
@@ -64,7 +64,7 @@ def test_both_contests_push_opinions_of_source_down_and_of_reference_up(contest:
 
 def test_warm_up_is_label_smoothed_cross_entropy() -> None:
     method = FedADG(smoothing=0.1)
-    work = desk(method)
+    work = make_work(method)
     batch = work.site.train.batch(torch.arange(8))
     work.net.train()
     with torch.no_grad():
@@ -82,7 +82,7 @@ def test_warm_up_is_label_smoothed_cross_entropy() -> None:
 # --- who moves, and when ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("variant", ["follow", "paper", "official"])
 def test_every_trainable_tensor_moves_and_the_generator_with_them(variant: Any) -> None:
-    work = desk(FedADG(variant=variant))
+    work = make_work(FedADG(variant=variant))
     before = snapshot(work.net)
     play(work)
     after = snapshot(work.net)
@@ -95,7 +95,7 @@ def test_every_trainable_tensor_moves_and_the_generator_with_them(variant: Any) 
 
 
 def test_warm_up_leaves_generator_and_discriminator_alone() -> None:
-    work = desk(FedADG(warmup=0.5))
+    work = make_work(FedADG(warmup=0.5))
     before = snapshot(work.net)
     work.method.prepare(work)
     work.net.train()
@@ -141,13 +141,13 @@ def test_order_of_the_moves() -> None:
         "official": ["discriminator", "main", "generator"],
     }.items():
         moves: list[str] = []
-        play(desk(Spy(variant=variant, warmup=0.0)), steps=1)  # type: ignore[arg-type]
+        play(make_work(Spy(variant=variant, warmup=0.0)), steps=1)  # type: ignore[arg-type]
         assert moves == order
 
 
 def test_three_learning_rates_and_no_parameter_in_two_optimizers() -> None:
     method = FedADG(generator_lr=0.5, discriminator_lr=0.25)
-    work = desk(method)
+    work = make_work(method)
     method.prepare(work)
     rates = {name: optimizer.param_groups[0]["lr"] for name, optimizer in work.optimizers.items()}
     assert rates == pytest.approx({"main": 0.05, "generator": 0.025, "discriminator": 0.0125})
@@ -172,20 +172,22 @@ def test_the_mean_is_plain() -> None:
         assert FedADG().weigh(server, Reply("a", "train", 1, count)) == 1.0
 
 
-def workshop(method: Method, folder: Path) -> Workshop:
+def runner(method: Method, folder: Path) -> ClientRunner:
     sites = {name: site(name, seed=index) for index, name in enumerate("ab")}
-    return Workshop(method, tiny_net(method), PLAN, lambda client: sites[client], Drawer(folder), lambda x, rng: x)
+    return ClientRunner(
+        method, tiny_net(method), PLAN, lambda client: sites[client], ClientStates(folder), lambda x, rng: x
+    )
 
 
 def test_the_discriminator_and_its_momentum_stay_with_the_client(tmp_path: Path) -> None:
     method = FedADG()
-    shop = workshop(method, tmp_path)
+    shop = runner(method, tmp_path)
     state = snapshot(shop.net, shop.share.up)
     reply = shop.carry_out("a", Order("train", 1, state))
     assert set(reply.state) == shop.share.up
     mine = {key: value for key, value in snapshot(shop.net).items() if key.startswith("extras.discriminator.")}
     shop.carry_out("b", Order("train", 1, state))
-    kept, memory = Drawer(tmp_path).open("a", 2)
+    kept, memory = ClientStates(tmp_path).open("a", 2)
     assert all(torch.equal(kept[key], value) for key, value in mine.items())
     momenta = [value for key, value in memory.items() if key.startswith("optimizer/discriminator/")]
     assert len(momenta) == 4 and all(bool(m.abs().sum() > 0) for m in momenta)
@@ -194,7 +196,7 @@ def test_the_discriminator_and_its_momentum_stay_with_the_client(tmp_path: Path)
 
 def test_a_second_round_with_persisting_optimizers_also_works(tmp_path: Path) -> None:
     method = FedADG()
-    shop = workshop(method, tmp_path)
+    shop = runner(method, tmp_path)
     shop.plan = replace(PLAN, optimizer=replace(PLAN.optimizer, persist=True))
     state = snapshot(shop.net, shop.share.up)
     shop.carry_out("a", Order("train", 1, state))
@@ -220,7 +222,7 @@ def test_without_projection_and_sizes() -> None:
 
 def test_without_generator_and_discriminator_it_is_smoothed_fedavg() -> None:
     method = FedADG(adversarial=False)
-    work = desk(method)
+    work = make_work(method)
     play(work)
     assert len(work.net.extras) == 0 and list(work.optimizers) == ["main"]
     assert method.share(work.net) == work.net.share_all()
@@ -229,7 +231,7 @@ def test_without_generator_and_discriminator_it_is_smoothed_fedavg() -> None:
 
 @pytest.mark.parametrize("reference", ["normal", "uniform", "laplace"])
 def test_fixed_references_have_no_generator(reference: Any) -> None:
-    work = desk(FedADG(reference=reference, warmup=0.0))
+    work = make_work(FedADG(reference=reference, warmup=0.0))
     play(work)
     assert list(work.net.extras) == ["discriminator"]
     assert set(work.optimizers) == {"main", "discriminator"}
@@ -239,7 +241,7 @@ def test_fixed_references_have_no_generator(reference: Any) -> None:
 def test_fixed_references_are_drawn_from_their_distributions() -> None:
     features, label = torch.zeros(200, 100), torch.zeros(200, 3)
     drawn = {
-        name: FedADG(reference=name)._reference(desk(FedADG(reference=name)), label, features).numpy()
+        name: FedADG(reference=name)._reference(make_work(FedADG(reference=name)), label, features).numpy()
         for name in ("normal", "uniform", "laplace")
     }
     for values in drawn.values():
@@ -265,7 +267,7 @@ def test_a_penalty_of_another_part_is_felt_in_both_phases() -> None:
     composed = compose(FedADG(), FedProx(mu=50.0))
     states = []
     for method in (FedADG(), composed):
-        work = desk(method, net=tiny_net(FedADG()))
+        work = make_work(method, net=tiny_net(FedADG()))
         start = snapshot(work.net)
         play(work)
         moved = sum(
@@ -279,7 +281,7 @@ def test_a_penalty_of_another_part_is_felt_in_both_phases() -> None:
 
 def test_it_learns(tmp_path: Path) -> None:
     method = FedADG()
-    shop = workshop(method, tmp_path)
+    shop = runner(method, tmp_path)
     shop.plan = replace(PLAN, local_steps=16)
     state = snapshot(shop.net, shop.share.up)
     state |= shop.carry_out("a", Order("train", 1, state)).state

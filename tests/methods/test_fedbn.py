@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from tests.federation import federation, same
-from tests.methods.desk import tiny_net
+from tests.tiny_federation import federation, same
+from tests.tiny_work import tiny_net
+from unseen.core.tensors import snapshot
+from unseen.core.types import Tensors, Work
 from unseen.method import Method
 from unseen.methods.fedbn import FedBN
 from unseen.methods.silobn import SiloBN
-from unseen.tensors import snapshot
-from unseen.types import Tensors, Work
 
 OWN = {FedBN: ("weight", "bias", "running_mean", "running_var"), SiloBN: ("running_mean", "running_var")}
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.methods.desk import batch, desk, tiny_net
-from unseen.errors import UserError
+from tests.tiny_work import batch, make_work, tiny_net
+from unseen.core.errors import UserError
+from unseen.core.tensors import snapshot
+from unseen.core.types import Work
 from unseen.method import compose
 from unseen.methods.fedavg import FedAvg
 from unseen.methods.fedbn import FedBN
@@ -27,15 +29,13 @@ from unseen.methods.fedfd import (
 )
 from unseen.methods.silobn import SiloBN
 from unseen.nets.backbones import create_net
-from unseen.nets.norms import StatNorm2d, ruled, twin
+from unseen.nets.norms.layers import StatNorm2d, ruled, twin
 from unseen.registry import parse, registered
-from unseen.tensors import snapshot
-from unseen.types import Work
 
 
 def layer_and_work(method: FedFD, seed: int = 0) -> tuple[StatNorm2d, Work]:
     """The first norm of a net, with random affine map, running and global statistics."""
-    work = desk(method, seed=seed)
+    work = make_work(method, seed=seed)
     rng = torch.Generator().manual_seed(seed + 7)
     norm = work.net.norms(StatNorm2d)[0]
     received = dict(work.received)
@@ -166,7 +166,7 @@ def test_loss_by_hand(method: FedFD, lambda2: float, reduce: str) -> None:
 def test_twin_is_two_passes() -> None:
     """Features, gradients and running statistics of the doubled batch are those of two passes, with a neck too."""
     method = FedFD()
-    work = desk(method, net=tiny_net(method, bottleneck=6))
+    work = make_work(method, net=tiny_net(method, bottleneck=6))
     start = snapshot(work.net)
     x = batch().x
     results = []
@@ -269,7 +269,7 @@ def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> se
 
 def test_adapter_step_changes_only_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
     method = FedFDA(epsilon_start=0.5)
-    work = desk(method, net=tiny_net(method, bottleneck=6))
+    work = make_work(method, net=tiny_net(method, bottleneck=6))
     method.prepare(work)
     states = [snapshot(work.net)]
     descend = FedFDA.descend
@@ -292,7 +292,7 @@ def test_adapter_step_changes_only_adapters(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_optimizers_share_no_parameter() -> None:
     method = compose(FedFD(), Adapter())
-    work = desk(method)
+    work = make_work(method)
     method.prepare(work)
     main, adapter = (
         {id(p) for group in work.optimizers[name].param_groups for p in group["params"]} for name in ("main", "adapter")
@@ -303,7 +303,7 @@ def test_optimizers_share_no_parameter() -> None:
 
 def test_running_statistics_move_as_in_fedavg() -> None:
     """The diversified pass and the adapters' remember nothing: after one step the statistics are FedAvg's."""
-    work_fd, work_avg = (desk(m, net=tiny_net(m, bottleneck=6)) for m in (FedFDA(), FedAvg()))
+    work_fd, work_avg = (make_work(m, net=tiny_net(m, bottleneck=6)) for m in (FedFDA(), FedAvg()))
     for work in (work_fd, work_avg):
         work.method.prepare(work)
         work.method.step(work, batch())
@@ -314,7 +314,7 @@ def test_running_statistics_move_as_in_fedavg() -> None:
 def test_fedfd_and_adapter_compose_to_fedfd_a() -> None:
     states = []
     for method in (FedFDA(), compose(FedFD(), Adapter())):
-        work = desk(method)
+        work = make_work(method)
         method.prepare(work)
         for seed in range(2):
             method.step(work, batch(seed=seed))
@@ -326,7 +326,7 @@ def test_adapter_alone_leaves_the_network_to_silobn() -> None:
     """Table 3 (c1): with the adapter in turn, the network is trained as without it."""
     states = []
     for method in (SiloBN(), Adapter(epsilon_start=0.5)):
-        work = desk(method)
+        work = make_work(method)
         method.prepare(work)
         for seed in range(3):
             method.step(work, batch(seed=seed))
@@ -355,7 +355,7 @@ def test_bases(name: str) -> None:
 def test_composes_with_bases_and_penalties() -> None:
     for text in ("fedbn+fedfd", "silobn+fedfd", "fedprox+fedfd", "fedprox+fedfd-a", "silobn+adapter"):
         method = parse(text)
-        work = desk(method)
+        work = make_work(method)
         method.prepare(work)
         method.step(work, batch())
         assert np.isfinite(work.notes["loss"][0])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.federation import federation
-from tests.methods.desk import desk
+from tests.tiny_federation import federation
+from tests.tiny_work import make_work
+from unseen.core.types import OptimizerPlan, Reply, Server
 from unseen.method import compose
 from unseen.methods.fedbn import FedBN
 from unseen.methods.fednova import FedNova
-from unseen.types import OptimizerPlan, Reply, Server
 
 
 def numpy_sgd(momentum: float, steps: int) -> float:
@@ -70,7 +70,7 @@ def test_equal_steps_are_fedavg(tmp_path: Path) -> None:
 
 def test_only_what_is_trained_and_sent_has_steps() -> None:
     method = compose(FedBN(), FedNova())
-    work = desk(method)
+    work = make_work(method)
     told = method.report(work)["fednova/steps"]
     sent = sorted(method.share(work.net).up)
     trained = {name for name, _ in work.net.named_parameters()}

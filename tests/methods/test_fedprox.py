@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import torch
 
-from tests.methods.desk import batch, desk
+from tests.tiny_work import batch, make_work
 from unseen.methods.fedavg import FedAvg
 from unseen.methods.fedprox import FedProx
 
 
 def test_the_pull_by_hand() -> None:
-    work, images = desk(FedProx(mu=0.5)), batch()
+    work, images = make_work(FedProx(mu=0.5)), batch()
     features = work.net.features(images.x)  # moves running statistics, which the term leaves alone
     assert work.method.penalty(work, images, features).item() == 0  # nothing has moved yet
     count = sum(p.numel() for p in work.net.parameters())
@@ -23,8 +23,8 @@ def test_the_pull_by_hand() -> None:
 
 
 def test_the_loss_is_fedavgs_and_the_pull() -> None:
-    work, images = desk(FedProx(mu=2.0)), batch()
+    work, images = make_work(FedProx(mu=2.0)), batch()
     with torch.no_grad():
         work.net.head.bias.add_(torch.tensor([1.0, -2.0, 0.5]))
-    plain = FedAvg().loss(desk(FedAvg(), net=work.net), images)
+    plain = FedAvg().loss(make_work(FedAvg(), net=work.net), images)
     torch.testing.assert_close(work.method.loss(work, images), plain + 2.0 / 2 * (1 + 4 + 0.25))

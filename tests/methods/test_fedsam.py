@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.methods.desk import batch, desk
+from tests.tiny_work import batch, make_work
+from unseen.core.tensors import snapshot
 from unseen.method import compose
 from unseen.methods.fedprox import FedProx
 from unseen.methods.fedsam import FedSAM, ascent
 from unseen.methods.mixstyle import MixStyle
-from unseen.nets.shifted import along, shifted
-from unseen.tensors import snapshot
+from unseen.nets.parts.shifted import along, shifted
 
 
 @pytest.mark.parametrize("eta", [None, 0.3])
@@ -30,7 +30,7 @@ def test_ascent_by_hand(eta: float | None) -> None:
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_a_step_is_along_the_gradient_uphill(adaptive: bool) -> None:
     method = FedSAM(adaptive=adaptive, rho=0.1)
-    work, images = desk(method), batch()
+    work, images = make_work(method), batch()
     parameters = list(work.net.parameters())
     start = [p.detach().clone() for p in parameters]
     F.cross_entropy(work.net(images.x), images.y).backward()  # type: ignore[no-untyped-call]
@@ -43,7 +43,7 @@ def test_a_step_is_along_the_gradient_uphill(adaptive: bool) -> None:
     F.cross_entropy(work.net(images.x), images.y).backward()  # type: ignore[no-untyped-call]
     slopes = [p.grad.clone() for p in parameters]
 
-    work = desk(method)
+    work = make_work(method)
     method.step(work, images)
     for p, old, slope in zip(work.net.parameters(), start, slopes, strict=True):
         torch.testing.assert_close(p.detach(), old - 0.05 * slope, rtol=1e-4, atol=1e-6)
@@ -59,7 +59,7 @@ def test_both_passes_see_the_same_draws() -> None:
     after = []
     for method in (one, two):
         torch.manual_seed(4)
-        work = desk(method)
+        work = make_work(method)
         torch.manual_seed(5)
         method.step(work, batch())
         after.append(snapshot(work.net))

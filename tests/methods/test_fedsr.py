@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.methods.desk import batch, desk, random_images, tiny_net
+from tests.tiny_work import batch, make_work, random_images, tiny_net
+from unseen.core.types import Reply, Server
 from unseen.method import compose
 from unseen.methods.fedprox import FedProx
 from unseen.methods.fedsr import FedSR
-from unseen.nets.probabilistic import SMALLEST, GaussianHead
-from unseen.types import Reply, Server
+from unseen.nets.parts.probabilistic import SMALLEST, GaussianHead
 
 
 def test_loss_by_hand() -> None:
     method = FedSR(norm=0.3, divergence=0.2, size=4)
-    work = desk(method)
+    work = make_work(method)
     images = batch()
     torch.manual_seed(7)
     loss = method.loss(work, images).item()
@@ -36,7 +36,7 @@ def test_loss_by_hand() -> None:
 
 
 def test_every_trainable_tensor_gets_a_gradient() -> None:
-    work = desk(FedSR(size=8))
+    work = make_work(FedSR(size=8))
     work.method.prepare(work)
     work.method.step(work, batch())
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in work.net.trainable())
@@ -73,7 +73,7 @@ def test_prediction_is_deterministic_and_of_the_image_alone(samples: int) -> Non
 
 def test_training_draws_anew() -> None:
     method = FedSR(size=8)
-    work = desk(method)
+    work = make_work(method)
     first, second = method.loss(work, batch()).item(), method.loss(work, batch()).item()
     assert first != second
 
@@ -81,12 +81,12 @@ def test_training_draws_anew() -> None:
 def test_the_mean_is_plain_and_penalties_are_felt() -> None:
     assert FedSR().weigh(Server(state={}), Reply("a", "train", 1, 999)) == 1.0
     composed = compose(FedSR(size=8), FedProx(mu=2.0))
-    work = desk(composed, net=tiny_net(FedSR(size=8)))
+    work = make_work(composed, net=tiny_net(FedSR(size=8)))
     with torch.no_grad():
         next(work.net.parameters()).add_(1.0)
         moved = next(work.net.parameters()).numel()
     torch.manual_seed(0)
     both = composed.loss(work, batch()).item()
     torch.manual_seed(0)
-    alone = FedSR(size=8).loss(desk(FedSR(size=8), net=work.net), batch()).item()
+    alone = FedSR(size=8).loss(make_work(FedSR(size=8), net=work.net), batch()).item()
     np.testing.assert_allclose(both - alone, moved, rtol=1e-3)

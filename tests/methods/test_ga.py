@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.federation import federation
-from tests.methods.desk import desk
-from unseen.errors import UserError
+from tests.tiny_federation import federation
+from tests.tiny_work import make_work
+from unseen.core.errors import UserError
+from unseen.core.types import Reply, Server
 from unseen.method import compose
 from unseen.methods.copa import COPA
 from unseen.methods.fednova import FedNova
 from unseen.methods.ga import GA, adjusted
 from unseen.methods.silobn import SiloBN
-from unseen.types import Reply, Server
 
 
 def test_adjustment_by_hand() -> None:
@@ -93,4 +93,4 @@ def test_composes_with_parts_that_own_other_verbs_of_the_server() -> None:
 
 def test_without_validation_of_the_aggregated_model_it_says_so() -> None:
     with pytest.raises(UserError, match="server-selection"):
-        GA().prepare(desk(GA(), server_selection="last"))
+        GA().prepare(make_work(GA(), server_selection="last"))

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from tests.methods.desk import desk, random_images, tiny_net
-from unseen.errors import UserError
+from tests.tiny_work import make_work, random_images, tiny_net
+from unseen.core.errors import UserError
 from unseen.methods.gperxan import GPerXAN
 from unseen.nets.backbones import create_net
-from unseen.nets.norms import XAN
+from unseen.nets.norms.layers import XAN
 from unseen.registry import parse
 
 
@@ -121,7 +121,7 @@ def test_mixing_follows_the_variant_unless_given(settings: dict[str, str], mixin
 
 def test_loss_adds_the_received_heads_cross_entropy() -> None:
     method = GPerXAN(guidance=0.75)
-    work = desk(method)
+    work = make_work(method)
     with torch.no_grad():
         work.net.head.bias.add_(torch.tensor([1.0, -1.0, 0.0]))
     work.net.eval()
@@ -139,13 +139,13 @@ def test_loss_adds_the_received_heads_cross_entropy() -> None:
 
 
 def test_without_guidance_the_loss_is_cross_entropy() -> None:
-    work = desk(GPerXAN(guidance=0.0))
+    work = make_work(GPerXAN(guidance=0.0))
     batch = random_images(6).batch(torch.arange(6))
     assert float(work.method.penalty(work, batch, torch.zeros(6, work.net.feature_size))) == 0.0
 
 
 def test_a_step_trains_every_tensor() -> None:
-    work = desk(GPerXAN())
+    work = make_work(GPerXAN())
     work.net.train()
     work.method.step(work, random_images(8).batch(torch.arange(8)))
     assert all(p.grad is not None and bool(p.grad.any()) for p in work.net.parameters())

@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import nn
 
-from tests.methods.desk import desk, random_images
-from unseen.errors import UserError
+from tests.tiny_work import make_work, random_images
+from unseen.core.errors import UserError
+from unseen.core.tensors import snapshot
 from unseen.method import compose
 from unseen.methods.fedavg import FedAvg
 from unseen.methods.guide import Guide
 from unseen.nets.backbones import create_net
-from unseen.nets.heads import logits_under
 from unseen.nets.net import Net
-from unseen.tensors import snapshot
+from unseen.nets.parts.heads import logits_under
 
 
 def small_net() -> Net:
@@ -29,7 +29,7 @@ def numpy_cross_entropy(features: np.ndarray, weight: np.ndarray, bias: np.ndarr
 
 def test_penalty_is_lambda_times_the_received_heads_cross_entropy() -> None:
     net = small_net()
-    work = desk(Guide(guidance=0.25), net=net)
+    work = make_work(Guide(guidance=0.25), net=net)
     # The client's own head has moved since the order came; the received one has not.
     with torch.no_grad():
         net.head.weight.add_(1.0)
@@ -47,7 +47,7 @@ def test_penalty_is_lambda_times_the_received_heads_cross_entropy() -> None:
 def test_loss_is_own_cross_entropy_plus_guidance() -> None:
     net = small_net()
     method = compose(FedAvg(), Guide(guidance=0.5))
-    work = desk(method, net=net)
+    work = make_work(method, net=net)
     with torch.no_grad():
         net.head.bias.add_(torch.tensor([0.5, 0.0, -0.5]))
     net.eval()
@@ -64,7 +64,7 @@ def test_loss_is_own_cross_entropy_plus_guidance() -> None:
 
 def test_gradient_reaches_the_features_and_no_head() -> None:
     net = small_net()
-    work = desk(Guide(), net=net)
+    work = make_work(Guide(), net=net)
     batch = random_images(6).batch(torch.arange(6))
     work.method.penalty(work, batch, net.features(batch.x)).backward()
     assert all(p.grad is None for p in net.head.parameters())

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.methods.desk import desk, random_images
+from tests.tiny_work import make_work, random_images
 from unseen.methods.ibn import IBN
-from unseen.nets import norms
 from unseen.nets.backbones import create_net
+from unseen.nets.norms import layers as norms
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -73,7 +73,7 @@ def test_state_names_stay_those_of_batchnorm_and_all_is_shared() -> None:
 
 
 def test_a_step_trains_every_tensor() -> None:
-    work = desk(IBN())
+    work = make_work(IBN())
     work.net.train()
     work.method.step(work, random_images(8).batch(torch.arange(8)))
     assert all(p.grad is not None and bool(p.grad.any()) for p in work.net.parameters())

@@ -4,14 +4,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tests.methods.desk import batch, desk
+from tests.tiny_work import batch, make_work
 from unseen.methods.jigen import JiGen
-from unseen.nets.images import distant_permutations, rearranged
+from unseen.nets.parts.images import distant_permutations, rearranged
 
 
 def test_the_loss_by_hand() -> None:
     for shuffled in (True, False):
-        work, images = desk(JiGen(whole=0.3, orders=5, classify_shuffled=shuffled)), batch(16)
+        work, images = make_work(JiGen(whole=0.3, orders=5, classify_shuffled=shuffled)), batch(16)
         rng = torch.Generator().manual_seed(0)
         order = torch.randint(6, (16,), generator=rng)
         order[torch.rand(16, generator=rng) < 0.3] = 0
@@ -25,7 +25,7 @@ def test_the_loss_by_hand() -> None:
 
 
 def test_whole_images_only() -> None:
-    work, images = desk(JiGen(whole=1.0, weight=0.0)), batch()
+    work, images = make_work(JiGen(whole=1.0, weight=0.0)), batch()
     expected = F.cross_entropy(work.net(images.x), images.y)
     torch.testing.assert_close(work.method.loss(work, images), expected)
     assert work.net.extras["jigsaw"].weight.shape == (31, 64)

@@ -4,9 +4,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tests.methods.desk import batch, desk, tiny_net
+from tests.tiny_work import batch, make_work, tiny_net
+from unseen.core.tensors import snapshot
 from unseen.methods.l2d import L2D
-from unseen.nets.complement import (
+from unseen.nets.parts.complement import (
     StyleComplement,
     class_discrepancy,
     club,
@@ -16,7 +17,6 @@ from unseen.nets.complement import (
     log_likelihood,
     supervised_contrast,
 )
-from unseen.tensors import snapshot
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -95,7 +95,7 @@ def test_the_complement_by_hand() -> None:
 
 def test_the_style_network_stays_and_learns_apart_from_the_task() -> None:
     method = L2D(size=16)
-    work, images = desk(method), batch()
+    work, images = make_work(method), batch()
     share = method.share(work.net)
     styles = {key for key in work.net.state_dict() if key.startswith("extras.complement.")}
     assert styles and not styles & (share.up | share.down)
@@ -114,7 +114,7 @@ def test_the_style_network_stays_and_learns_apart_from_the_task() -> None:
 
 def test_the_task_loss_by_hand() -> None:
     method = L2D(size=16, contrast=0.5, likelihood=0.25)
-    work, images = desk(method), batch()
+    work, images = make_work(method), batch()
     complement = work.net.extras["complement"]
     assert isinstance(complement, StyleComplement)
     rng = torch.Generator().manual_seed(0)

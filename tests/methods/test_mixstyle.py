@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.methods.desk import desk, random_images, tiny_net
-from unseen.errors import UserError
+from tests.tiny_work import make_work, random_images, tiny_net
+from unseen.core.errors import UserError
 from unseen.methods.fedavg import FedAvg
 from unseen.methods.mixstyle import MixStyle
-from unseen.nets.styles import MixStyle as MixStyleModule
+from unseen.nets.parts.styles import MixStyle as MixStyleModule
 from unseen.registry import parse
 
 
@@ -62,7 +62,7 @@ def test_fields_reach_the_modules() -> None:
 def test_same_default_seed_same_step() -> None:
     losses = []
     for _ in range(2):
-        work = desk(MixStyle(p=1.0))
+        work = make_work(MixStyle(p=1.0))
         work.net.train()
         torch.manual_seed(5)
         losses.append(float(work.method.loss(work, random_images(8).batch(torch.arange(8))).detach()))

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.methods.desk import PLAN, batch, desk, site, tiny_net
-from unseen.client import Workshop
-from unseen.drawer import Drawer
+from tests.tiny_work import PLAN, batch, make_work, site, tiny_net
+from unseen.core.tensors import load, prefixed, snapshot
+from unseen.core.types import Order
+from unseen.federation.client import ClientRunner
+from unseen.federation.client_state import ClientStates
 from unseen.method import compose
 from unseen.methods.fedavg import FedAvg
 from unseen.methods.fedbn import FedBN
 from unseen.methods.moon import Moon, contrast
-from unseen.tensors import load, prefixed, snapshot
-from unseen.types import Order
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -41,14 +41,14 @@ def test_the_classifier_reads_the_projected_features() -> None:
 
 def test_no_term_in_the_first_round() -> None:
     method = Moon(projection=16)
-    work = desk(method)
+    work = make_work(method)
     method.prepare(work)
     assert method.penalty(work, batch(), torch.ones(8, 16)).item() == 0
 
 
 def test_the_term_is_of_the_received_and_the_previous_model_in_eval_mode() -> None:
     method = Moon(mu=3.0, projection=16)
-    work, images = desk(method), batch()
+    work, images = make_work(method), batch()
     previous_net = tiny_net(method, seed=5)
     work.memory.update(prefixed("previous/", snapshot(previous_net, method._extractor_keys(previous_net))))
     received = snapshot(work.net)
@@ -75,12 +75,14 @@ def test_the_term_is_of_the_received_and_the_previous_model_in_eval_mode() -> No
 def test_the_previous_local_model_is_remembered_between_rounds(tmp_path: Path) -> None:
     method = compose(FedBN(), Moon(projection=16))
     sites = {"a": site("a")}
-    shop = Workshop(method, tiny_net(method), PLAN, lambda client: sites[client], Drawer(tmp_path), lambda x, rng: x)
+    shop = ClientRunner(
+        method, tiny_net(method), PLAN, lambda client: sites[client], ClientStates(tmp_path), lambda x, rng: x
+    )
     state = snapshot(shop.net, shop.share.up)
     first = shop.carry_out("a", Order("train", 1, state))
     assert "loss.contrast" not in first.metrics
     local = snapshot(shop.net)
-    _, memory = Drawer(tmp_path).open("a", 2)
+    _, memory = ClientStates(tmp_path).open("a", 2)
     kept = {key.removeprefix("moon/previous/"): value for key, value in memory.items()}
     assert set(kept) == {key for key in local if not key.startswith("head.")}
     assert all(torch.equal(local[key], value) for key, value in kept.items())
@@ -89,7 +91,7 @@ def test_the_previous_local_model_is_remembered_between_rounds(tmp_path: Path) -
 
 
 def test_every_trainable_tensor_gets_a_gradient() -> None:
-    work = desk(Moon(projection=16))
+    work = make_work(Moon(projection=16))
     work.method.prepare(work)
     work.method.step(work, batch())
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in work.net.trainable())

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tests.methods.desk import batch, desk
+from tests.tiny_work import batch, make_work
 from unseen.methods.randconv import RandConv, disagreement
 
 
@@ -18,7 +18,7 @@ def test_disagreement_by_hand() -> None:
 
 def test_a_view_is_a_convolution_of_normalised_images() -> None:
     method, x = RandConv(kernels=(3,), original=0.0, mixing=False), batch(2).x
-    work = desk(method)
+    work = make_work(method)
     view = method.view(work, x)
     rng = torch.Generator().manual_seed(0)
     torch.rand((), generator=rng), torch.rand((), generator=rng), torch.randint(1, (), generator=rng)
@@ -35,9 +35,9 @@ def test_a_view_is_a_convolution_of_normalised_images() -> None:
 
 def test_mixing_and_originals() -> None:
     x = batch(2).x
-    assert torch.equal(RandConv(original=1.0, mixing=False).view(desk(RandConv()), x), x)
-    whole = RandConv(original=0.0, mixing=False).view(desk(RandConv()), x)
-    mixed = RandConv(original=1.0, mixing=True).view(desk(RandConv()), x)  # the same dice
+    assert torch.equal(RandConv(original=1.0, mixing=False).view(make_work(RandConv()), x), x)
+    whole = RandConv(original=0.0, mixing=False).view(make_work(RandConv()), x)
+    mixed = RandConv(original=1.0, mixing=True).view(make_work(RandConv()), x)  # the same dice
     rng = torch.Generator().manual_seed(0)
     torch.rand((), generator=rng)
     alpha = float(torch.rand((), generator=rng))
@@ -46,12 +46,12 @@ def test_mixing_and_originals() -> None:
 
 def test_the_loss_is_that_of_the_first_view_and_the_weighted_disagreement() -> None:
     images = batch()
-    plain, whole = (desk(RandConv(weight=weight)) for weight in (0.0, 10.0))
+    plain, whole = (make_work(RandConv(weight=weight)) for weight in (0.0, 10.0))
     first = plain.method.loss(plain, images)
     total = whole.method.loss(whole, images)
     term = whole.notes["loss.consistency"][0]
     assert "loss.consistency" not in plain.notes and term > 0
     np.testing.assert_allclose(total.item(), first.item() + 10 * term, rtol=1e-5)
-    same = desk(RandConv(original=1.0, mixing=False))  # three times the same images: nothing to disagree about
+    same = make_work(RandConv(original=1.0, mixing=False))  # three times the same images: nothing to disagree about
     same.method.loss(same, images)
     assert abs(same.notes["loss.consistency"][0]) < 1e-6

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.methods.desk import batch, desk
+from tests.tiny_work import batch, make_work
 from unseen.methods.rsc import RSC
 
 
@@ -29,7 +29,7 @@ def test_the_mask_by_hand() -> None:
 
 
 def test_the_loss_is_on_what_is_left() -> None:
-    work, images = desk(RSC()), batch()
+    work, images = make_work(RSC()), batch()
     z = work.net.features(images.x)
     kept = RSC().mask(work.net.head, z.detach(), images.y)
     loss = work.method.loss(work, images)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.federation import federation
-from tests.methods.desk import PLAN, batch, desk
-from unseen.drawer import Drawer
-from unseen.errors import UserError
+from tests.tiny_federation import federation
+from tests.tiny_work import PLAN, batch, make_work
+from unseen.core.errors import UserError
+from unseen.core.types import Reply, Server
+from unseen.federation.client_state import ClientStates
 from unseen.method import compose
 from unseen.methods.fedbn import FedBN
 from unseen.methods.scaffold import Scaffold
-from unseen.types import Reply, Server
 
 KEY = "head.weight"
 
@@ -22,7 +22,7 @@ KEY = "head.weight"
 def test_gradient_and_new_control_variate_by_hand() -> None:
     method = Scaffold()
     plan = replace(PLAN.optimizer, lr=0.1, momentum=0.0)
-    work = desk(method, optimizer=plan, local_steps=2)
+    work = make_work(method, optimizer=plan, local_steps=2)
     rng = torch.Generator().manual_seed(3)
     c = {key: torch.randn(p.shape, generator=rng) * 0.01 for key, p in work.net.named_parameters()}
     own = {key: torch.randn(p.shape, generator=rng) * 0.01 for key, p in work.net.named_parameters()}
@@ -45,7 +45,7 @@ def test_gradient_and_new_control_variate_by_hand() -> None:
 
 def test_the_gradient_is_edited_by_c_minus_c_i() -> None:
     method = Scaffold()
-    work = desk(method)
+    work = make_work(method)
     work.brief = {key: torch.full_like(p, 0.5) for key, p in work.net.named_parameters()}
     work.memory = {key: torch.full_like(p, 0.2) for key, p in work.net.named_parameters()}
     method.prepare(work)
@@ -59,7 +59,7 @@ def test_the_gradient_is_edited_by_c_minus_c_i() -> None:
 def test_with_momentum_a_constant_gradient_is_its_own_control_variate() -> None:
     """(x - y) / (K * lr) would be up to ten times the gradient, and the correction ten times too large."""
     method = Scaffold()
-    work = desk(method, local_steps=4)
+    work = make_work(method, local_steps=4)
     method.prepare(work)
     for _ in range(4):
         for parameter in work.net.parameters():
@@ -90,14 +90,14 @@ def test_server_keeps_the_mean_of_the_control_variates_of_all_it_met() -> None:
 def test_clients_that_are_not_asked_keep_theirs(tmp_path: Path) -> None:
     fed = federation("scaffold", tmp_path, rounds=2, local_steps=1, participation=1 / 3)
     fed.run()
-    kept = {client: Drawer(tmp_path).open(client, 3)[1] for client in fed.server.met}
+    kept = {client: ClientStates(tmp_path).open(client, 3)[1] for client in fed.server.met}
     mean = sum(memory[KEY] for memory in kept.values()) / len(kept)
     torch.testing.assert_close(fed.server.memory[KEY], mean, rtol=1e-4, atol=1e-6)
 
 
 def test_what_a_client_keeps_is_not_corrected_and_not_told() -> None:
     method = compose(FedBN(), Scaffold())
-    work = desk(method)
+    work = make_work(method)
     method.prepare(work)
     told = {key.removeprefix("scaffold/") for key in method.report(work)}
     share = method.share(work.net)
@@ -107,6 +107,6 @@ def test_what_a_client_keeps_is_not_corrected_and_not_told() -> None:
 
 def test_adam_is_refused() -> None:
     method = Scaffold()
-    work = desk(method, optimizer=replace(PLAN.optimizer, name="adam"))
+    work = make_work(method, optimizer=replace(PLAN.optimizer, name="adam"))
     with pytest.raises(UserError, match="sgd"):
         method.prepare(work)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tests.methods.desk import batch, desk
+from tests.tiny_work import batch, make_work
 from unseen.methods.selfreg import SelfReg, partners
 
 
@@ -18,7 +18,7 @@ def test_partners_are_of_the_same_class_and_none_twice() -> None:
 
 def test_the_loss_by_hand() -> None:
     for mixup, scaling in ((True, True), (False, True), (True, False)):
-        work, images = desk(SelfReg(mixup=mixup, scaling=scaling)), batch()
+        work, images = make_work(SelfReg(mixup=mixup, scaling=scaling)), batch()
         with torch.no_grad():
             features = work.net.features(images.x)
             z, s, p = (

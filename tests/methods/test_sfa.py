@@ -4,9 +4,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tests.methods.desk import batch, desk
+from tests.tiny_work import batch, make_work
 from unseen.methods.sfa import SFA
-from unseen.nets.probabilistic import joined
+from unseen.nets.parts.probabilistic import joined
 
 
 def test_joined_moments_are_those_of_all_images() -> None:
@@ -20,20 +20,20 @@ def test_joined_moments_are_those_of_all_images() -> None:
 
 
 def test_the_head_reads_z_alpha_plus_beta() -> None:
-    work, images = desk(SFA(scale=0.3, shift=0.2)), batch()
+    work, images = make_work(SFA(scale=0.3, shift=0.2)), batch()
     z = work.net.features(images.x)
     rng = torch.Generator().manual_seed(0)
     alpha = 1 + 0.3 * torch.randn(8, 64, generator=rng)
     beta = 0.2 * torch.randn(8, 64, generator=rng)
     expected = F.cross_entropy(work.net.head(z * alpha + beta), images.y)
     torch.testing.assert_close(work.method.loss(work, images), expected)
-    silent = desk(SFA(scale=0.0, shift=0.0))
+    silent = make_work(SFA(scale=0.0, shift=0.0))
     torch.testing.assert_close(silent.method.loss(silent, images), F.cross_entropy(silent.net.head(z), images.y))
 
 
 def test_noise_along_the_class_has_its_covariance_and_stays_in_memory() -> None:
     method = SFA(covariance=True)
-    work = desk(method)
+    work = make_work(method)
     generator = torch.Generator().manual_seed(3)
     shape = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.1]])
     z = torch.cat([torch.randn(400, 3, generator=generator) @ shape.T, torch.zeros(2, 3)])

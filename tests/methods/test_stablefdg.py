@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.methods.desk import TensorImages, batch, desk, random_images, tiny_net
-from unseen.errors import UserError
+from tests.tiny_work import TensorImages, batch, make_work, random_images, tiny_net
+from unseen.core.errors import UserError
+from unseen.core.types import Batch, Server, Site, Work
 from unseen.methods.stablefdg import StableFDG, around, farthest, ring
 from unseen.nets.backbones import create_net
-from unseen.nets.styles import Style
+from unseen.nets.parts.styles import Style
 from unseen.registry import parse
-from unseen.types import Batch, Server, Site, Work
 
 
 def survey(work: Work) -> Tensor:
@@ -26,7 +26,7 @@ def survey(work: Work) -> Tensor:
 
 def briefed(method: StableFDG, **changes: Any) -> Work:
     """A desk that received another client's style."""
-    work = desk(method, **changes)
+    work = make_work(method, **changes)
     style = survey(work)
     work.brief = {"styles": style[None] * 1.5, "own": style}
     return work
@@ -43,7 +43,7 @@ class Listener(StableFDG):
 # --- step 1 ----------------------------------------------------------------------------------------------------------
 def test_survey_is_the_style_after_the_first_stage_of_all_training_images() -> None:
     method = StableFDG()
-    work = desk(method)
+    work = make_work(method)
     told = survey(work)
     with torch.no_grad():
         work.net.eval()
@@ -92,7 +92,7 @@ def test_the_largest_distance_gives_the_farthest_style() -> None:
 def test_a_single_client_has_no_one_to_exchange_with() -> None:
     method = StableFDG()
     assert method.brief(Server({}), {"a": {"style": torch.zeros(4, 2)}}, ["a"]) == {}
-    work = desk(method)  # no brief: no shift, and the step runs
+    work = make_work(method)  # no brief: no shift, and the step runs
     method.step(work, batch())
     assert np.isfinite(work.notes["loss"][0])
 
@@ -156,7 +156,7 @@ def test_several_received_styles_are_all_used() -> None:
 
 # --- steps 3 to 5 ----------------------------------------------------------------------------------------------------
 def sizes(method: StableFDG, steps: int = 12, brief: bool = True, labels: Tensor | None = None) -> list[int]:
-    work = briefed(method) if brief else desk(method)
+    work = briefed(method) if brief else make_work(method)
     images = batch()
     if labels is not None:
         images = Batch(images.x, labels, images.domain)
@@ -195,7 +195,7 @@ def test_penalties_see_the_enlarged_batch_and_what_the_head_sees() -> None:
 def test_one_step_against_numpy_without_attention() -> None:
     """Shift off, explore after stage 0 with known rows, no mixing: the maps that enter stage 1, by hand."""
     method = StableFDG(style_only=True, probability=1.0, stages=(0,), mixing=0.0, alpha=2.0, sharing="none")
-    work = desk(method)
+    work = make_work(method)
     images = batch()
     entered: list[np.ndarray] = []
     run = work.net.run_stage
@@ -235,7 +235,7 @@ def test_an_extra_image_is_fetched_only_for_a_class_that_is_alone() -> None:
 
     def fetching(method: StableFDG, labels: list[int]) -> list[list[int]]:
         calls.clear()
-        work = desk(method)
+        work = make_work(method)
         train = work.site.train
 
         def fetch(rows: Tensor) -> Batch:
@@ -335,7 +335,7 @@ def test_surveys_are_held_only_when_styles_travel() -> None:
 
 def test_it_composes_with_guidance_and_local_batch_norm() -> None:
     method = parse("fedbn+stablefdg+guide", {"alpha": "2"})
-    work = desk(method)
+    work = make_work(method)
     method.step(work, batch())
     assert np.isfinite(work.notes["loss"][0])
     share = method.share(work.net)
@@ -366,7 +366,7 @@ def test_a_site_may_hold_a_class_once() -> None:
     """The only image of its class is its own partner, in another augmentation."""
     images = random_images(8)
     lonely = TensorImages(images.x, torch.tensor([0, 0, 0, 0, 1, 1, 1, 2]))
-    work = desk(StableFDG(attention="cross", probability=0.0), site=Site("a", lonely, lonely))
+    work = make_work(StableFDG(attention="cross", probability=0.0), site=Site("a", lonely, lonely))
     work.method.step(work, lonely.batch(torch.arange(8)))
     assert np.isfinite(work.notes["loss"][0])
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 from unseen.nets.backbones import create_net
 from unseen.nets.net import Bottleneck, Net
-from unseen.nets.norms import XAN, StatNorm2d, make_pluggable
+from unseen.nets.norms.layers import XAN, StatNorm2d, make_pluggable
 
 # backbone, image size, channels after each stage, features, shape of the last maps
 FAMILIES = [

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 from unseen.nets.backbones import create_net
 
 SHARED = Path(__file__).parents[3] / "shared" / "weights" / "mobilenetv2_100.imagenet.safetensors"

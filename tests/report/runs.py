@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from unseen.bench.protocol import settings
-from unseen.bench.records import RunDirectory
-from unseen.files import write_json, write_tensors
+from unseen.core.files import write_json, write_tensors
+from unseen.runs.directory import RunDirectory
+from unseen.runs.protocols import settings
 
 ROUNDS = 4
 

@@ -15,7 +15,7 @@ from tests.report.runs import invent
 from unseen.bench.collect import collect
 from unseen.bench.insight import FILE
 from unseen.bench.published import TABLES
-from unseen.files import read_tensors, write_json, write_tensors
+from unseen.core.files import read_tensors, write_json, write_tensors
 from unseen.report.page import write_page
 
 BROWSER = next(

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unseen.bench.protocol import PROTOCOLS, Settings
-from unseen.bench.records import RunDirectory, find_runs
 from unseen.bench.statistics import (
     Cell,
     Comparison,
@@ -22,10 +20,12 @@ from unseen.bench.statistics import (
     compare,
     summarise,
 )
+from unseen.core.files import read_json
 from unseen.data.catalog import CATALOG
-from unseen.files import read_json
 from unseen.method import Method
 from unseen.registry import parse, registered
+from unseen.runs.directory import RunDirectory, find_runs
+from unseen.runs.protocols import PROTOCOLS, Settings
 
 BASELINE = "fedavg"
 

@@ -16,19 +16,19 @@ from pathlib import Path
 
 import torch
 
-from unseen.bench.run import one_thread
-from unseen.client import Workshop
+from unseen.core.errors import UserError
+from unseen.core.tensors import snapshot
+from unseen.core.types import ClientId, OptimizerPlan, Order, Plan, Reply, Server, Site
 from unseen.data.memory import TensorImages
-from unseen.drawer import Drawer
-from unseen.errors import UserError
-from unseen.ledger import Ledger
-from unseen.measure import measure
+from unseen.federation.client import ClientRunner
+from unseen.federation.client_state import ClientStates
+from unseen.federation.ledger import Ledger
+from unseen.federation.measure import measure
+from unseen.federation.server import federate
 from unseen.nets.backbones import create_net
 from unseen.nets.net import Net
 from unseen.registry import parse, registered
-from unseen.server import federate
-from unseen.tensors import snapshot
-from unseen.types import ClientId, OptimizerPlan, Order, Plan, Reply, Server, Site
+from unseen.runs.run import one_thread
 
 BASELINE = "fedavg"
 CLIENTS = ("one", "two")  # two: a method that exchanges something needs another one
@@ -59,8 +59,8 @@ def noise(count: int, size: int, classes: int) -> TensorImages:
 class Recording:
     """An engine in this process that remembers the last train orders."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self.workshop = workshop
+    def __init__(self, runner: ClientRunner) -> None:
+        self.runner = runner
         self.orders: dict[ClientId, Order] = {}
 
     def clients(self) -> Sequence[ClientId]:
@@ -70,7 +70,7 @@ class Recording:
         for client, order in orders.items():
             if order.kind == "train":
                 self.orders[client] = order
-            yield self.workshop.carry_out(client, order)
+            yield self.runner.reply(client, order)
 
 
 class Candidate:
@@ -83,9 +83,9 @@ class Candidate:
             torch.manual_seed(0)
             net = method.build(net_of())
         sites = {client: Site(client, images, images) for client in CLIENTS}
-        self.workshop = Workshop(method, net, plan, sites.__getitem__, Drawer(folder / name), lambda x, rng: x)
-        engine, self.ledger = Recording(self.workshop), Ledger()
-        share = self.workshop.share
+        self.runner = ClientRunner(method, net, plan, sites.__getitem__, ClientStates(folder / name), lambda x, rng: x)
+        engine, self.ledger = Recording(self.runner), Ledger()
+        share = self.runner.share
         server = Server(snapshot(net, sorted(share.up | share.down)), plan.seed)
         for played in federate(method, share, plan, engine, server, self.ledger):
             if played.round < plan.rounds:  # every client was new, and got more than it will later
@@ -97,9 +97,9 @@ class Candidate:
 
     def time_steps(self, steps: int) -> None:
         for count in (1, steps + 1):
-            self.workshop.plan = replace(self.plan, local_steps=count)
+            self.runner.plan = replace(self.plan, local_steps=count)
             started = time.process_time()
-            self.workshop.carry_out(CLIENTS[0], self.order)
+            self.runner.reply(CLIENTS[0], self.order)
             self.best[count] = min(self.best.get(count, float("inf")), time.process_time() - started)
 
     @property
@@ -110,7 +110,7 @@ class Candidate:
 
     def time_inference(self) -> None:
         started = time.process_time()
-        measure(self.workshop.method.predict, self.workshop.net, self.images, self.plan)
+        measure(self.runner.method.predict, self.runner.net, self.images, self.plan)
         self.inference = min(self.inference, time.process_time() - started)
 
 
@@ -164,7 +164,7 @@ def measure_costs(
     return [
         Cost(
             method=one.name,
-            parameters=sum(p.numel() for p in one.workshop.net.parameters()),
+            parameters=sum(p.numel() for p in one.runner.net.parameters()),
             step_seconds=one.step,
             inference_seconds=one.inference * batch_size / len(images),
             step_ratio=one.step / base.step if base.step else float("nan"),

@@ -1,6 +1,6 @@
 """Rules for the statistics that a trained net normalises by, applied to any run without training again.
 
-`own` is the method's own prediction; the others put a rule of `unseen.nets.norms` over it (FedFD-A, Table 3 c). What is
+`own` is the method's own prediction; the others put a rule of `unseen.nets.norms.layers` over it (FedFD-A, Table 3 c). What is
 drawn for an image depends on its place in the unseen domain and the run's seed, not on the batch that it is in.
 """
 
@@ -15,19 +15,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unseen.bench.model import Trained, load_trained
-from unseen.bench.records import RunDirectory
-from unseen.bench.run import number, one_thread
-from unseen.chance import torch_generator
+from unseen.core.errors import UserError, nearest, unknown
+from unseen.core.seeding import torch_generator
+from unseen.core.types import ImageSet
 from unseen.data.augment import Recipe, apply
 from unseen.data.catalog import load_index
 from unseen.data.store import open_store
-from unseen.errors import UserError, nearest, unknown
-from unseen.measure import measure
+from unseen.federation.measure import measure
 from unseen.method import name_of
-from unseen.nets import norms
 from unseen.nets.net import Net
-from unseen.types import ImageSet
+from unseen.nets.norms import layers as norms
+from unseen.runs.directory import RunDirectory
+from unseen.runs.model import Trained, load_trained
+from unseen.runs.run import number, one_thread
 
 SPATIAL = Recipe(crop=(0.7, 1.0), flip=0.5)  # MixNorm's views; its paper says: spatial augmentations
 

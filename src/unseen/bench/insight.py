@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.bench.model import Trained, load_trained
-from unseen.bench.protocol import Settings
-from unseen.bench.records import RunDirectory
-from unseen.chance import numpy_generator
+from unseen.core.files import write_tensors
+from unseen.core.seeding import numpy_generator
+from unseen.core.types import Tensors
 from unseen.data.catalog import load_index
 from unseen.data.split import partition
 from unseen.data.store import Store, open_store
-from unseen.files import write_tensors
-from unseen.measure import EVALUATION_BATCH
+from unseen.federation.measure import EVALUATION_BATCH
 from unseen.nets.net import Net
-from unseen.types import Tensors
+from unseen.runs.directory import RunDirectory
+from unseen.runs.model import Trained, load_trained
+from unseen.runs.protocols import Settings
 
 FILE = "insight.safetensors"
 UNSEEN, SEEN, SHOWN = 240, 80, 12  # images of the target, of each source, and shown ones of each kind (right, wrong)
@@ -156,7 +156,7 @@ def _small(value: Tensor) -> Tensor:
 
 def insight_of(directory: RunDirectory) -> tuple[Mapping[str, Tensor], dict[str, object]] | None:
     """What was written, or None."""
-    from unseen.files import read_tensors
+    from unseen.core.files import read_tensors
 
     path = directory.path / FILE
     return read_tensors(path) if path.exists() else None

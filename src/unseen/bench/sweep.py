@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
-from unseen.bench.protocol import Settings
-from unseen.bench.records import RunDirectory
+from unseen.runs.directory import RunDirectory
+from unseen.runs.protocols import Settings
 
 if sys.platform != "win32":
     import fcntl

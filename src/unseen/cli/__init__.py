@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from unseen.cli import bench, data, evaluate, flower, methods, predict, report, run, show
 from unseen.cli.screen import errors
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 from unseen.methods import OWN_FILES
 
 # A full, read-only or forbidden disk is the user's to mend, wherever it is met; any other is a bug to be seen.

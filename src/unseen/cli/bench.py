@@ -20,11 +20,11 @@ from rich.text import Text
 from unseen.cli import run as run_command
 from unseen.cli.run import pool_if_centralized, read_fields, read_named, read_seeds
 from unseen.cli.screen import budget, duration, errors, percent, results
-from unseen.errors import UserError, nearest
+from unseen.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from unseen.bench.protocol import Settings
     from unseen.bench.sweep import Job
+    from unseen.runs.protocols import Settings
 
 EXAMPLE = (
     "Every option of `unseen run` may follow, for all runs: --protocol, --root, --weights, --rounds, --set, ...   ·   "
@@ -59,7 +59,7 @@ def bench(
     The same command again goes on where it was stopped. More methods or seeds later run only what is new.
     """
     given = {name: value for name, value in locals().items() if value is not None and name not in ("context", "file")}
-    from unseen.bench.recorders import check_recorders
+    from unseen.runs.recorders import check_recorders
 
     plan = {**(read_file(file) if file is not None else {}), **given, **passed_through(context.args)}
     folder = Path(plan.pop("out", "bench"))
@@ -169,8 +169,8 @@ def _with_all(variants: Sequence[Variant]) -> tuple[list[Variant], list[bool]]:
 
 def _misfit(settings: Settings, classes: int) -> str:
     """Why a method cannot be built on the net; empty if it can."""
-    from unseen.bench.model import build_net
     from unseen.registry import parse
+    from unseen.runs.model import build_net
 
     try:
         build_net(replace(settings, weights="none"), parse(settings.method, settings.fields), classes)
@@ -276,7 +276,7 @@ def carry_out(
 
 def _remember(out: Path, labels: Mapping[str, str], domains: Sequence[str]) -> None:
     """bench.json: what was asked for, in what order, so that tables and the report can say so."""
-    from unseen.files import read_json, write_json
+    from unseen.core.files import read_json, write_json
 
     path = out / "bench.json"
     about = read_json(path) if path.exists() else {}

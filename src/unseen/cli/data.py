@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from unseen.cli.screen import results
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 
 LIST_EXAMPLE = "Example: unseen data list"
 CHECK_EXAMPLE = "Example: unseen data check pacs --root ~/data/PACS"
@@ -76,11 +76,11 @@ def show(
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave broken images out.")] = False,
 ) -> None:
     """Draw samples per domain, and the partition as clients x classes."""
-    from unseen.bench.protocol import protocol_for
     from unseen.data.catalog import load_index
     from unseen.data.draw import draw_partition, draw_samples
     from unseen.data.split import partition as deal
     from unseen.data.store import open_store
+    from unseen.runs.protocols import protocol_for
 
     if out.suffix.lower() != ".png":
         raise UserError(f"{out} must end in .png.")

@@ -10,11 +10,11 @@ import typer
 
 from unseen.cli.run import read_fields, read_named
 from unseen.cli.screen import Pace, errors, percent, results
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
     from unseen.bench.inference import Inference
-    from unseen.bench.records import RunDirectory
+    from unseen.runs.directory import RunDirectory
 
 EXAMPLE = (
     "Example: unseen evaluate runs/digits-street-fedavg-s0-1a2b3c4d --inference iabn --set k=3   ·   "
@@ -92,7 +92,7 @@ def read_rules(words: str, fields: dict[str, str]) -> list[Inference]:
 
 
 def _runs(directory: Path, single: bool, methods: str | None) -> list[RunDirectory]:
-    from unseen.bench.records import RunDirectory, find_runs
+    from unseen.runs.directory import RunDirectory, find_runs
 
     if single:
         return [RunDirectory.open(directory)]

@@ -9,7 +9,7 @@ import typer
 
 from unseen.cli.run import read_fields
 from unseen.cli.screen import errors, results
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 
 app = typer.Typer(help="Run a method at real sites, with Flower.", no_args_is_help=True)
 EXAMPLE = "Example: unseen flower init hospitals --method fedfd-a --sites aachen,bergen,cadiz --rounds 20"
@@ -50,9 +50,9 @@ def init(
 ) -> None:
     """Write a ready Flower app: settings, proxy, README with every command."""
     from unseen.api import absolute, spell_method, spell_weights
-    from unseen.bench.protocol import settings
     from unseen.engines.flower.config import Deployment
     from unseen.engines.flower.scaffold import write_app
+    from unseen.runs.protocols import settings
 
     if data != "folder":
         raise UserError(f'A deployment reads each site\'s own folder: give --data folder, not "{data}".')

@@ -15,11 +15,11 @@ import typer
 from rich.table import Table
 
 from unseen.cli.screen import budget, chosen_by, results
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
-    from unseen.bench.protocol import Protocol
     from unseen.method import Method
+    from unseen.runs.protocols import Protocol
 
 EXAMPLE = "Example: unseen methods   ·   unseen methods fedprox   ·   unseen methods fedbn+fedprox"
 PROTOCOLS_EXAMPLE = "Example: unseen protocols   ·   unseen protocols pacs-quick"
@@ -120,7 +120,7 @@ def field_comments(kind: type) -> dict[str, str]:
 
 def protocols(name: Annotated[str | None, typer.Argument(help="A protocol.")] = None) -> None:
     """List the named budgets, or show one with all its numbers."""
-    from unseen.bench.protocol import PROTOCOLS, protocol_of
+    from unseen.runs.protocols import PROTOCOLS, protocol_of
 
     if name is not None:
         chosen = protocol_of(name)

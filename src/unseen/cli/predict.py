@@ -12,11 +12,11 @@ import typer
 from rich.progress import track
 
 from unseen.cli.screen import errors, results
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
-    from unseen.bench.model import Trained
     from unseen.data.domains import Pixels
+    from unseen.runs.model import Trained
 
 EXAMPLE = "Example: unseen predict runs/digits-street-fedavg-s0-1a2b3c4d photos --out predictions.csv"
 BATCH = 64
@@ -34,8 +34,8 @@ def predict(
 ) -> None:
     """Classify images with the model of a run, by the method's own rule."""
     from unseen.api import find_device
-    from unseen.bench.model import load_trained
-    from unseen.files import atomic
+    from unseen.core.files import atomic
+    from unseen.runs.model import load_trained
 
     files = find_images(images)
     trained = load_trained(directory, find_device(device))

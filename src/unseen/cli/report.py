@@ -9,11 +9,11 @@ import typer
 from rich.table import Table
 
 from unseen.cli.screen import errors, results
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
     from unseen.bench.collect import Collection
-    from unseen.bench.records import RunDirectory
+    from unseen.runs.directory import RunDirectory
 
 EXAMPLE = "Example: unseen report bench   ·   unseen report bench --tables   ·   unseen report bench --target sketch"
 COST_EXAMPLE = "Example: unseen cost --methods fedavg,fedfd,fedfd-a --backbone resnet18"

@@ -9,11 +9,11 @@ import typer
 from rich.table import Table
 
 from unseen.cli.screen import budget, chosen_by, duration, errors, percent, results, screen
-from unseen.errors import UserError
+from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
-    from unseen.bench.protocol import Settings
-    from unseen.bench.run import Result
+    from unseen.runs.protocols import Settings
+    from unseen.runs.run import Result
 
 EXAMPLE = (
     "Example: unseen run --data digits --target street --method fedavg   ·   "
@@ -225,7 +225,7 @@ def read_seeds(text: str | None, protocols: tuple[int, ...]) -> list[int]:
 
 def _resumed(path: Path) -> Settings:
     """The settings in a run directory, which must still be those that name it."""
-    from unseen.bench.records import RunDirectory, directory_for
+    from unseen.runs.directory import RunDirectory, directory_for
 
     settings = RunDirectory.open(path).settings()
     name = directory_for(settings, path.resolve().parent).name
@@ -239,13 +239,13 @@ def _resumed(path: Path) -> Settings:
 
 def _carry_out(chosen: Settings, out: Path, workers: int | None, log: list[str]) -> Result:
     from unseen.api import carry_out
-    from unseen.bench.recorders import Fan, record
-    from unseen.bench.records import directory_for
+    from unseen.runs.directory import directory_for
+    from unseen.runs.recorders import Watchers, record
 
     shown = screen()
     recorders = record(log, directory_for(chosen, out), chosen)
     try:
-        result = carry_out(chosen, out=out, workers=workers, watcher=Fan(shown, *recorders))
+        result = carry_out(chosen, out=out, workers=workers, watcher=Watchers(shown, *recorders))
         for recorder in recorders:
             recorder.finished(result.summary)
     except KeyboardInterrupt:

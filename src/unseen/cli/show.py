@@ -13,8 +13,8 @@ from rich.table import Table
 from unseen.cli.screen import budget, chosen_by, duration, percent, results
 
 if TYPE_CHECKING:
-    from unseen.bench.protocol import Settings
-    from unseen.bench.records import RunDirectory
+    from unseen.runs.directory import RunDirectory
+    from unseen.runs.protocols import Settings
 
 EXAMPLE = "Example: unseen show runs   ·   unseen show runs/digits-street-fedavg-s0-1a2b3c4d"
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -23,8 +23,8 @@ LARGEST = 8  # tensors of a kind that are shown one by one
 
 def show(folder: Annotated[Path, typer.Argument(help="A run directory, or a folder of them.")]) -> None:
     """Show a run: settings, curves, accuracies and what was sent. Or a table of all runs in a folder."""
-    from unseen.bench.records import find_runs
-    from unseen.errors import UserError
+    from unseen.core.errors import UserError
+    from unseen.runs.directory import find_runs
 
     runs = find_runs(folder)
     if not runs:
@@ -107,7 +107,7 @@ def _one(run: RunDirectory) -> None:
         ),
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    from unseen.files import read_json
+    from unseen.core.files import read_json
 
     if (run.path / "ledger.json").exists():
         console.print(_ledger(read_json(run.path / "ledger.json")))
@@ -195,6 +195,6 @@ def _ledger(ledger: dict[str, Any]) -> Table:
 
 
 def _size(value: float) -> str:
-    from unseen.ledger import megabytes
+    from unseen.federation.ledger import megabytes
 
     return megabytes(value)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen.errors import unknown
+from unseen.core.errors import unknown
 
 _LUMA = (0.2989, 0.587, 0.114)  # grey as torchvision weighs it
 _CHUNK = 300_000  # numbers worked on at once, on a CPU: with what is made of them, a core's cache

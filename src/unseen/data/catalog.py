@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from unseen.core.errors import UserError, unknown
 from unseen.data.digits import index_digits
 from unseen.data.domains import (
     DomainIndex,
@@ -21,7 +22,6 @@ from unseen.data.domains import (
     same_name,
     subfolders,
 )
-from unseen.errors import UserError, unknown
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def scan_wilds(entry: Entry, root: Path) -> Scan:
 
 
 _OFFICE_HOME = """Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair Clipboards
-Computer Couch Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet Flipflops Flowers Folder Fork Glasses Hammer
+Computer Couch Curtains Desk_Lamp Drill Eraser Exit_Sign Watchers File_Cabinet Flipflops Flowers Folder Fork Glasses Hammer
 Helmet Kettle Keyboard Knives Lamp_Shade Laptop Marker Monitor Mop Mouse Mug Notebook Oven Pan Paper_Clip Pen Pencil
 Postit_Notes Printer Push_Pin Radio Refrigerator Ruler Scissors Screwdriver Shelf Sink Sneakers Soda Speaker Spoon TV
 Table Telephone ToothBrush Toys Trash_Can Webcam"""

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import ndimage  # type: ignore[import-untyped, unused-ignore]
 
-from unseen.chance import numpy_generator
+from unseen.core.seeding import numpy_generator
 from unseen.data.domains import DomainIndex, IntArray, Pixels
 
 Floats = npt.NDArray[np.float64]

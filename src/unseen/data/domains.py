@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unseen.errors import UserError, nearest
+from unseen.core.errors import UserError, nearest
 
 IntArray = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]

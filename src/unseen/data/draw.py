@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
-from unseen.chance import numpy_generator
+from unseen.core.errors import UserError
+from unseen.core.seeding import numpy_generator
+from unseen.core.types import ClientId
 from unseen.data.domains import DomainIndex, IntArray
 from unseen.data.store import Store
-from unseen.errors import UserError
-from unseen.types import ClientId
 
 _INK = "#1f2933"
 _FAINT = "#7b8794"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unseen.types import Batch
+from unseen.core.types import Batch
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from unseen.chance import numpy_generator
+from unseen.core.errors import UserError, unknown
+from unseen.core.seeding import numpy_generator
+from unseen.core.types import ClientId, Site
 from unseen.data.domains import DomainIndex, IntArray
 from unseen.data.store import Store
-from unseen.errors import UserError, unknown
-from unseen.types import ClientId, Site
 
 _LEAST = 10  # images per client, unless the rule says
 _TRIES = 2000  # draws of a Dirichlet partition before giving up

@@ -32,9 +32,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from unseen.core.errors import UserError
+from unseen.core.types import Batch
 from unseen.data.domains import DomainIndex, IntArray, Pixels
-from unseen.errors import UserError
-from unseen.types import Batch
 
 _FORMAT = "unseen images 1"  # part of every key: raise it when decoding changes
 _CHUNK = 64  # images per task: large enough that threads do not wait for each other

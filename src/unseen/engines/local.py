@@ -12,10 +12,10 @@ from types import TracebackType
 
 import torch
 
-from unseen.client import Workshop
-from unseen.errors import UserError
-from unseen.types import ClientId, Order, Reply
-from unseen.wire import pack_order, pack_reply, unpack_order, unpack_reply
+from unseen.core.errors import UserError
+from unseen.core.types import ClientId, Order, Reply
+from unseen.federation.client import ClientRunner
+from unseen.federation.messages import pack_order, pack_reply, unpack_order, unpack_reply
 
 AHEAD = 2  # orders per worker that may be under way or waiting for an earlier reply: bounds memory with many clients
 
@@ -26,9 +26,9 @@ class LocalEngine:
     Replies come in the clients' order whatever worker is faster, so that sums are the same bits.
     """
 
-    def __init__(self, workshop: Workshop, clients: Sequence[ClientId], workers: int = 1) -> None:
-        self._workshop, self._clients = workshop, list(clients)
-        self._workers = [_Worker(workshop) for _ in range(min(workers, len(self._clients)))] if workers > 1 else []
+    def __init__(self, runner: ClientRunner, clients: Sequence[ClientId], workers: int = 1) -> None:
+        self._runner, self._clients = runner, list(clients)
+        self._workers = [_Worker(runner) for _ in range(min(workers, len(self._clients)))] if workers > 1 else []
 
     def clients(self) -> Sequence[ClientId]:
         return self._clients
@@ -36,7 +36,7 @@ class LocalEngine:
     def ask(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
         if not self._workers:
             for client, order in orders.items():
-                yield self._workshop.carry_out(client, order)
+                yield self._runner.reply(client, order)
             return
         todo = list(orders.items())
         done: dict[int, Reply] = {}
@@ -77,14 +77,14 @@ class LocalEngine:
 class _Worker:
     """A process with the net it was forked with."""
 
-    def __init__(self, workshop: Workshop) -> None:
+    def __init__(self, runner: ClientRunner) -> None:
         # Fork, where there is one: the net and the memory-mapped images are inherited, nothing is sent or imported again.
         # CUDA cannot be used after a fork, so there the slower way is taken.
         forkable = "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         context = multiprocessing.get_context("fork" if forkable else "spawn")
         self.pipe, theirs = context.Pipe()
         process = context.Process  # type: ignore[attr-defined]  # of every context but the abstract one
-        self.process = process(target=_serve, args=(theirs, self.pipe if forkable else None, workshop), daemon=True)
+        self.process = process(target=_serve, args=(theirs, self.pipe if forkable else None, runner), daemon=True)
         self.process.start()
         theirs.close()
         self.client: ClientId = ""
@@ -126,7 +126,7 @@ class _Worker:
 def _serve(
     pipe: multiprocessing.connection.Connection,
     parents: multiprocessing.connection.Connection | None,
-    workshop: Workshop,
+    runner: ClientRunner,
 ) -> None:
     """The life of a worker: read an order, carry it out, send the reply; end with the pipe."""
     if parents is not None:
@@ -139,7 +139,7 @@ def _serve(
         except (EOFError, OSError):
             return
         try:
-            sort, data = b"r", pack_reply(workshop.carry_out(client, order))
+            sort, data = b"r", pack_reply(runner.reply(client, order))
         except UserError as error:
             sort, data = b"u", str(error).encode()
         except Exception:

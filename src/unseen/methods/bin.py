@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from unseen.core.types import Tensors, Work
 from unseen.method import Method
-from unseen.nets import norms
 from unseen.nets.net import Net
-from unseen.nets.swap import swap_norms
-from unseen.types import Tensors, Work
+from unseen.nets.norms import layers as norms
+from unseen.nets.parts.swap import swap_norms
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.types import Batch, ClientId, Server, Tensors, Work
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.nets.style_transfer import Restyle, overall, style_network, take
-from unseen.nets.styles import Style, style_of
-from unseen.types import Batch, ClientId, Server, Tensors, Work
+from unseen.nets.parts.style_transfer import Restyle, overall, style_network, take
+from unseen.nets.parts.styles import Style, style_of
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from unseen.core.tensors import prefixed
+from unseen.core.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
 from unseen.method import Method, Weigh
-from unseen.nets import norms
-from unseen.nets.branches import Branches, Filling, give_seats, vote
-from unseen.nets.heads import logits_under
 from unseen.nets.net import Net
-from unseen.nets.swap import swap_norms
-from unseen.tensors import prefixed
-from unseen.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
+from unseen.nets.norms import layers as norms
+from unseen.nets.parts.branches import BranchCollector, Branches, give_seats, vote
+from unseen.nets.parts.heads import logits_under
+from unseen.nets.parts.swap import swap_norms
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class COPA(Method):
         return {"head": self._room(work.net).flat(work.net.state_dict()).cpu()}
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
-        heads = Filling(server, "heads")
+        heads = BranchCollector(server, "heads")
         return {**super().merge(server, heads.watch(replies, "head"), weigh), **heads.state()}
 
     def predict(self, net: Net, x: Tensor) -> Tensor:

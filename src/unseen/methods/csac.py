@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.tensors import load, prefixed, snapshot, unprefixed
+from unseen.core.types import Batch, Reply, Server, Tensors, Work
 from unseen.method import Method, Weigh
-from unseen.nets.calibration import Calibration, mmd
-from unseen.nets.frozen import frozen_levels, levels
-from unseen.tensors import load, prefixed, snapshot, unprefixed
-from unseen.types import Batch, Reply, Server, Tensors, Work
+from unseen.nets.parts.calibration import Calibration, mmd
+from unseen.nets.parts.frozen import frozen_levels, levels
 
 
 def fuse(values: list[Tensor]) -> Tensor:

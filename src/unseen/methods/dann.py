@@ -18,11 +18,11 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.types import Batch, Work
 from unseen.method import Method
-from unseen.nets.adversarial import domain_classifier, reversed_gradient
 from unseen.nets.net import Net
-from unseen.types import Batch, Work
+from unseen.nets.parts.adversarial import domain_classifier, reversed_gradient
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.types import Batch, Share, Work
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.nets.prompts import Prompt, add_prompt, instead, prompt_of
-from unseen.types import Batch, Share, Work
+from unseen.nets.parts.prompts import Prompt, add_prompt, instead, prompt_of
 
 
 @dataclass(frozen=True)

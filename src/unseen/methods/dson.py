@@ -18,12 +18,12 @@ from typing import ClassVar
 from torch import Tensor
 from torch.func import functional_call
 
+from unseen.core.types import ClientId, Reply, Server, Share, Tensors, Work
 from unseen.method import Method, Weigh
-from unseen.nets import norms
-from unseen.nets.branches import Branches, Filling, give_seats, vote
 from unseen.nets.net import Net
-from unseen.nets.swap import swap_norms
-from unseen.types import ClientId, Reply, Server, Share, Tensors, Work
+from unseen.nets.norms import layers as norms
+from unseen.nets.parts.branches import BranchCollector, Branches, give_seats, vote
+from unseen.nets.parts.swap import swap_norms
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class DSON(Method):
         return {"branch": self._room(work.net).flat(work.net.state_dict()).cpu()}
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
-        branches = Filling(server, "branches")
+        branches = BranchCollector(server, "branches")
         return {**super().merge(server, branches.watch(replies, "branch"), weigh), **branches.state()}
 
     def predict(self, net: Net, x: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from unseen.method import Method
-from unseen.nets import styles
 from unseen.nets.net import Net
-from unseen.nets.swap import insert_after
+from unseen.nets.parts import styles
+from unseen.nets.parts.swap import insert_after
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from unseen.core.tensors import prefixed, unprefixed
+from unseen.core.types import Batch, ClientId, Server, Tensors, Work
 from unseen.method import Method
-from unseen.nets.shifted import along, gradients, shifted, stepped
-from unseen.nets.spectra import low_amplitudes, with_amplitudes
-from unseen.tensors import prefixed, unprefixed
-from unseen.types import Batch, ClientId, Server, Tensors, Work
+from unseen.nets.parts.shifted import along, gradients, shifted, stepped
+from unseen.nets.parts.spectra import low_amplitudes, with_amplitudes
 
 
 @dataclass(frozen=True)

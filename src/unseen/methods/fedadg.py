@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unseen.core.types import Batch, Share, Work
 from unseen.method import Method
-from unseen.nets.adversarial import Discriminator, Generator, Projection, label_code
 from unseen.nets.net import Net
-from unseen.types import Batch, Share, Work
+from unseen.nets.parts.adversarial import Discriminator, Generator, Projection, label_code
 
 Contest = Literal["paper", "least-squares"]
 Reference = Literal["generated", "normal", "uniform", "laplace"]

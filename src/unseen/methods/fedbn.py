@@ -13,9 +13,9 @@ from typing import ClassVar
 
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from unseen.core.types import Share
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.types import Share
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.types import Batch, Share, Tensors, Work
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.nets.norms import (
+from unseen.nets.norms.layers import (
     Interpolated,
     RandomAlpha,
     References,
@@ -40,7 +41,6 @@ from unseen.nets.norms import (
     ruled,
     twin,
 )
-from unseen.types import Batch, Share, Tensors, Work
 
 ADAPTERS = "adapters"  # the name of the adapters among the net's extras
 

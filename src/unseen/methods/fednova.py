@@ -16,9 +16,9 @@ from typing import ClassVar
 
 import torch
 
+from unseen.core.tensors import RunningMean
+from unseen.core.types import Reply, Server, Tensors, Work
 from unseen.method import Method, Weigh
-from unseen.tensors import RunningMean
-from unseen.types import Reply, Server, Tensors, Work
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from unseen.core.tensors import squared_distance
+from unseen.core.types import Batch, Work
 from unseen.method import Method
-from unseen.tensors import squared_distance
-from unseen.types import Batch, Work
 
 
 @dataclass(frozen=True)

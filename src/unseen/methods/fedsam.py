@@ -17,9 +17,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from unseen.core.types import Batch, Work
 from unseen.method import Method
-from unseen.nets.shifted import Gradients, along, gradients, shifted, stepped
-from unseen.types import Batch, Work
+from unseen.nets.parts.shifted import Gradients, along, gradients, shifted, stepped
 
 
 def ascent(parameters: Sequence[nn.Parameter], slopes: Gradients, rho: float, eta: float | None) -> list[Tensor | None]:

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unseen.core.types import Batch, Share, Work
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.nets.probabilistic import ClassGaussians, GaussianHead, draw, gaussian
-from unseen.types import Batch, Share, Work
+from unseen.nets.parts.probabilistic import ClassGaussians, GaussianHead, draw, gaussian
 
 
 @dataclass(frozen=True)

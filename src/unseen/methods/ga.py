@@ -17,10 +17,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.tensors import unprefixed
+from unseen.core.types import ClientId, Reply, Server, Tensors, Work
 from unseen.method import Method
-from unseen.tensors import unprefixed
-from unseen.types import ClientId, Reply, Server, Tensors, Work
 
 LEAST = 1e-6  # a round in which all chosen clients have weight 0 must still have a mean
 

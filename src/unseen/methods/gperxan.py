@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.types import Batch, Share, Work
 from unseen.method import Method
-from unseen.nets.heads import logits_under
 from unseen.nets.net import Net
-from unseen.nets.norms import XAN
-from unseen.nets.swap import swap_norms
-from unseen.types import Batch, Share, Work
+from unseen.nets.norms.layers import XAN
+from unseen.nets.parts.heads import logits_under
+from unseen.nets.parts.swap import swap_norms
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from unseen.core.types import Batch, Work
 from unseen.method import Method
-from unseen.nets.heads import logits_under
-from unseen.types import Batch, Work
+from unseen.nets.parts.heads import logits_under
 
 
 @dataclass(frozen=True)

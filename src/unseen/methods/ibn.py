@@ -15,9 +15,9 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from unseen.method import Method
-from unseen.nets import norms
 from unseen.nets.net import Net
-from unseen.nets.swap import swap_norms
+from unseen.nets.norms import layers as norms
+from unseen.nets.parts.swap import swap_norms
 
 
 @dataclass(frozen=True)

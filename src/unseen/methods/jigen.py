@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unseen.core.types import Batch, Work
 from unseen.method import Method
-from unseen.nets.images import distant_permutations, rearranged
 from unseen.nets.net import Net
-from unseen.types import Batch, Work
+from unseen.nets.parts.images import distant_permutations, rearranged
 
 GRID = 3
 

@@ -18,8 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.types import Batch, Share, Work
 from unseen.method import Method
-from unseen.nets.complement import (
+from unseen.nets.net import Net
+from unseen.nets.parts.complement import (
     GaussianNeck,
     MeanHead,
     StyleComplement,
@@ -28,8 +30,6 @@ from unseen.nets.complement import (
     log_likelihood,
     supervised_contrast,
 )
-from unseen.nets.net import Net
-from unseen.types import Batch, Share, Work
 
 
 @dataclass(frozen=True)

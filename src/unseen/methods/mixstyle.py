@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.nets.styles import MixStyle as MixStyleModule
-from unseen.nets.swap import insert_after
+from unseen.nets.parts.styles import MixStyle as MixStyleModule
+from unseen.nets.parts.swap import insert_after
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from unseen.core.tensors import prefixed, snapshot, unprefixed
+from unseen.core.types import Batch, Tensors, Work
 from unseen.method import Method
-from unseen.nets.frozen import evaluating
 from unseen.nets.net import Net
-from unseen.tensors import prefixed, snapshot, unprefixed
-from unseen.types import Batch, Tensors, Work
+from unseen.nets.parts.frozen import evaluating
 
 
 class Extractor(nn.Module):

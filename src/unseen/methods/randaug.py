@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.types import Batch, Work
 from unseen.method import Method
-from unseen.nets.images import rand_augment
-from unseen.types import Batch, Work
+from unseen.nets.parts.images import rand_augment
 
 MOST = 30  # the magnitude at which an operation is at its strongest
 

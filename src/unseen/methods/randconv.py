@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.types import Batch, Work
 from unseen.method import Method
-from unseen.nets.images import random_kernel
-from unseen.types import Batch, Work
+from unseen.nets.parts.images import random_kernel
 
 
 def disagreement(logits: Sequence[Tensor]) -> Tensor:

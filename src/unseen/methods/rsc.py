@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unseen.core.types import Batch, Work
 from unseen.method import Method
-from unseen.types import Batch, Work
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from typing import ClassVar, cast
 
 import torch
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.tensors import RunningMean
+from unseen.core.types import ClientId, Reply, Server, Tensors, Work
 from unseen.method import Method, Weigh
-from unseen.tensors import RunningMean
-from unseen.types import ClientId, Reply, Server, Tensors, Work
 
 
 @dataclass(frozen=True)

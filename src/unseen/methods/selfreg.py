@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unseen.core.types import Batch, Work
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.types import Batch, Work
 
 LARGE = 2048  # features from which on the projection is not wider than they are
 

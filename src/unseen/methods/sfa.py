@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.types import Batch, Work
 from unseen.method import Method
-from unseen.nets.probabilistic import joined
-from unseen.types import Batch, Work
+from unseen.nets.parts.probabilistic import joined
 
 RIDGE = 1e-5  # on the diagonal of a covariance of fewer images than dimensions, which has no Cholesky factor
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from unseen.core.types import Share
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.types import Share
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unseen.chance import numpy_generator
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.seeding import numpy_generator
+from unseen.core.types import Batch, ClientId, Server, Tensors, Work
 from unseen.method import Method
-from unseen.nets.attention import Attention, Highlighter, Similarity, attention_maps, first, highlighter_of
 from unseen.nets.net import Net
-from unseen.nets.style_space import (
+from unseen.nets.parts.attention import Attention, Highlighter, Similarity, attention_maps, first, highlighter_of
+from unseen.nets.parts.style_space import (
     Rows,
     balanced_rows,
     centres_of,
@@ -40,8 +41,7 @@ from unseen.nets.style_space import (
     rows_of,
     summary,
 )
-from unseen.nets.styles import Style, restyle, style_of
-from unseen.types import Batch, ClientId, Server, Tensors, Work
+from unseen.nets.parts.styles import Style, restyle, style_of
 
 Noise = Literal["standard", "double"]
 Exploring = Literal["first", "every"]

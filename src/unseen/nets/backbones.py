@@ -9,8 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from unseen.chance import derive
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.seeding import derive
 from unseen.nets.net import IMAGENET_MEAN, IMAGENET_STD, Anatomy, Net
 from unseen.nets.weights import load_weights
 

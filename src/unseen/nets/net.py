@@ -9,8 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from unseen.core.types import Share, Tensors
 from unseen.nets.surgery import replace_batch_norms
-from unseen.types import Share, Tensors
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -15,9 +15,9 @@ from timm.models.resnet import ResNet
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 
-from unseen.errors import UserError, unknown
+from unseen.core.errors import UserError, unknown
+from unseen.core.types import Tensors
 from unseen.nets.net import Anatomy
-from unseen.types import Tensors
 
 
 class ResNetAnatomy(Anatomy):

@@ -9,9 +9,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.types import Tensors
 from unseen.nets.net import Anatomy
-from unseen.types import Tensors
 
 SHOWN = 3  # tensors named in an error
 

@@ -14,9 +14,8 @@ import numpy as np
 
 from unseen.bench.collect import Collection, Group, Row
 from unseen.bench.insight import insight_of
-from unseen.bench.records import RunDirectory
 from unseen.bench.statistics import summarise
-from unseen.files import atomic, read_json
+from unseen.core.files import atomic, read_json
 from unseen.report import figures
 from unseen.report.figures import Series, text
 from unseen.report.style import SCRIPT, STYLE
@@ -30,6 +29,7 @@ from unseen.report.tables import (
     paper_grids,
     statistics_grid,
 )
+from unseen.runs.directory import RunDirectory
 
 KINDS = {
     "model": "model weights",

@@ -15,7 +15,7 @@ from rich.text import Text
 from unseen.bench.collect import Collection, Group, Row
 from unseen.bench.published import TABLES, PaperTable, Published, beside
 from unseen.bench.statistics import Summary, average_over_targets, summarise
-from unseen.files import atomic
+from unseen.core.files import atomic
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unseen.bench.protocol import Settings
-    from unseen.bench.run import Result, Watcher
+    from unseen.runs.protocols import Settings
+    from unseen.runs.run import Result, Watcher
 
 
 def run_simulation(settings: Settings, out: Path | None, watcher: Watcher | None = None) -> Result:

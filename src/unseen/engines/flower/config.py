@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from unseen.bench.protocol import Settings
-from unseen.errors import UserError
-from unseen.types import ClientId, OptimizerPlan, Plan
+from unseen.core.errors import UserError
+from unseen.core.types import ClientId, OptimizerPlan, Plan
+from unseen.runs.protocols import Settings
 
 Value = str | int | float | bool
 # Where the images are is each site's own affair, and a site is a client.

@@ -11,17 +11,17 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from unseen.bench.model import build_net
-from unseen.bench.protocol import Settings
-from unseen.bench.records import RunDirectory
-from unseen.bench.run import Assembly, Trial, one_thread
+from unseen.core.errors import UserError
+from unseen.core.types import ImageSet
 from unseen.data.domains import index_site
 from unseen.data.store import open_store
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.grid import FlowerEngine
-from unseen.errors import UserError
 from unseen.registry import parse
-from unseen.types import ImageSet
+from unseen.runs.directory import RunDirectory
+from unseen.runs.model import build_net
+from unseen.runs.protocols import Settings
+from unseen.runs.run import Assembly, Trial, one_thread
 
 app = ServerApp()
 

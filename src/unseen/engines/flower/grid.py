@@ -11,9 +11,17 @@ from typing import cast
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from unseen.engines.flower.records import HELLO, MESSAGE_TYPES, SENTENCE, Press, Unreadable, order_content, read_reply
-from unseen.errors import UserError
-from unseen.types import ClientId, Order, Reply
+from unseen.core.errors import UserError
+from unseen.core.types import ClientId, Order, Reply
+from unseen.engines.flower.records import (
+    HELLO,
+    MESSAGE_TYPES,
+    SENTENCE,
+    ArrayPacker,
+    Unreadable,
+    order_content,
+    read_reply,
+)
 
 POLL, LONGEST = 0.25, 3.0  # seconds between two looks for replies; Flower's own loop always takes 3
 REMIND = 60.0  # seconds between two sentences about the same wait
@@ -75,10 +83,10 @@ class FlowerEngine:
                 yield replies.pop(client)
 
     def _exchange(self, orders: Mapping[ClientId, tuple[int, Order]], failed: set[ClientId]) -> dict[ClientId, Reply]:
-        press = Press()
+        packer = ArrayPacker()
         waiting: dict[str, ClientId] = {}
         for client, (node, order) in orders.items():
-            content = order_content(client, order, self._about, press)
+            content = order_content(client, order, self._about, packer)
             message = Message(content, node, MESSAGE_TYPES[order.kind], ttl=self._timeout, group_id=str(order.round))
             # One by one: all messages of a large model at once may exceed the size of a request.
             waiting |= {name: client for name in self._grid.push_messages([message]) if name}
@@ -222,14 +230,14 @@ class RayEngine:
         return self._clients
 
     def ask(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
-        press = Press()
+        packer = ArrayPacker()
         waiting: dict[ClientId, str] = {}
         for client, order in orders.items():
             node = self._nodes[self._clients.index(client)]
-            content = order_content(client, order, self._about, press)
+            content = order_content(client, order, self._about, packer)
             message = Message(content, node, MESSAGE_TYPES[order.kind], group_id=str(order.round))
             (waiting[client],) = self._grid.push_messages([message])
-        del press
+        del packer
         for client, name in waiting.items():
             while not (messages := list(self._grid.pull_messages([name]))):
                 self._wait()

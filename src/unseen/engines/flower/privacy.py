@@ -16,9 +16,9 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
-from unseen.errors import UserError
+from unseen.core.errors import UserError
+from unseen.core.types import Order, Reply, Tensors
 from unseen.nets.net import Net
-from unseen.types import Order, Reply, Tensors
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from unseen.types import ClientId, Kind, Order, Reply, Tensors
+from unseen.core.types import ClientId, Kind, Order, Reply, Tensors
 
 # Flower's three categories; the survey is a question of ours.
 MESSAGE_TYPES: dict[Kind, str] = {"survey": "query.survey", "train": "train", "evaluate": "evaluate"}
@@ -23,7 +23,7 @@ class Unreadable(Exception):
     """A reply that is not one: the sentence says what is wrong with it."""
 
 
-class Press:
+class ArrayPacker:
     """Tensors -> records, each state once: what goes to all clients is written (and hashed) a single time.
 
     Flower moves every Array as objects of their own, a request each, on each of six ways between server and site: a net
@@ -62,14 +62,14 @@ def _layout(tensors: Mapping[str, Tensor]) -> str:
     return json.dumps([[name, _dtype(value), list(value.shape)] for name, value in tensors.items()])
 
 
-def order_content(client: ClientId, order: Order, about: Mapping[str, str], press: Press) -> RecordDict:
+def order_content(client: ClientId, order: Order, about: Mapping[str, str], packer: ArrayPacker) -> RecordDict:
     """One record dict per client, never shared: Flower writes into what it is given."""
     config = ConfigRecord(
         {**about, "client": client, "kind": order.kind, "round": order.round, "evaluate": order.evaluate}
     )
     content = RecordDict({"order": config})
-    press.put(content, "state", order.state)
-    press.put(content, "brief", order.brief)
+    packer.put(content, "state", order.state)
+    packer.put(content, "brief", order.brief)
     return content
 
 
@@ -80,15 +80,15 @@ def read_order(content: RecordDict, kind: Kind) -> Order:
 
 
 def reply_content(reply: Reply) -> RecordDict:
-    press = Press()
+    packer = ArrayPacker()
     content = RecordDict(
         {
             "reply": ConfigRecord({"kind": reply.kind, "round": reply.round, "examples": reply.num_examples}),
             "metrics": MetricRecord({name: float(value) for name, value in reply.metrics.items()}),
         }
     )
-    press.put(content, "state", reply.state)
-    press.put(content, "report", reply.report)
+    packer.put(content, "state", reply.state)
+    packer.put(content, "report", reply.report)
     return content
 
 

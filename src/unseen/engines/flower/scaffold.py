@@ -10,9 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from unseen.core.errors import UserError
+from unseen.core.files import atomic
 from unseen.engines.flower.config import Deployment, toml_lines
-from unseen.errors import UserError
-from unseen.files import atomic
 
 PACKAGE = "unseen_app"  # the folder of the app's two modules
 PUBLIC_PORT, LINK_PORT, NODE_PORT = 8443, 8000, 9094

@@ -17,13 +17,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation as run_flower
 
-from unseen.bench.model import load_trained
-from unseen.bench.protocol import Settings
-from unseen.bench.records import RunDirectory
-from unseen.bench.run import Assembly, Result, Silent, Trial, Watcher, assemble, one_thread, run_settings
+from unseen.core.errors import UserError
 from unseen.engines.flower.grid import RayEngine
 from unseen.engines.flower.site import app as client_app
-from unseen.errors import UserError
+from unseen.runs.directory import RunDirectory
+from unseen.runs.model import load_trained
+from unseen.runs.protocols import Settings
+from unseen.runs.run import Assembly, Result, Silent, Trial, Watcher, assemble, one_thread, run_settings
 
 
 def simulate(todo: Sequence[Settings], out: Path | None, watcher: Watcher | None = None) -> list[Result]:
@@ -58,7 +58,7 @@ def _start_ray(waiting: Sequence[tuple[Assembly, RunDirectory]], watcher: Watche
                 about = {
                     "settings": json.dumps(assembly.settings.to_json()),
                     "classes": json.dumps(assembly.classes),
-                    "keep": str(directory.drawer.root),
+                    "keep": str(directory.client_states.root),
                 }
                 Trial(assembly, directory, RayEngine(grid, about, list(assembly.sites), over), watcher).run()
 

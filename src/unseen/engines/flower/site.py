@@ -26,21 +26,21 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from unseen.bench.model import build_net
-from unseen.bench.protocol import Settings
-from unseen.bench.records import directory_for
-from unseen.bench.run import assemble, augmenter
-from unseen.client import Workshop
+from unseen.core.errors import UserError
+from unseen.core.types import ClientId, Kind
 from unseen.data.domains import index_site
 from unseen.data.split import make_sites
 from unseen.data.store import open_store
-from unseen.drawer import Drawer
 from unseen.engines.flower.privacy import LocalPrivacy, guarded
 from unseen.engines.flower.records import SENTENCE, read_order, reply_content
-from unseen.errors import UserError
+from unseen.federation.client import ClientRunner
+from unseen.federation.client_state import ClientStates
 from unseen.nets.net import Net
 from unseen.registry import parse
-from unseen.types import ClientId, Kind
+from unseen.runs.directory import directory_for
+from unseen.runs.model import build_net
+from unseen.runs.protocols import Settings
+from unseen.runs.run import assemble, augmenter
 
 app = ClientApp()
 
@@ -111,13 +111,13 @@ def _carry_out(kind: Kind, message: Message, context: Context) -> Message:
         if "folder" in context.node_config or "site" in context.node_config:
             own = Own.read(context.node_config)
             torch.set_num_threads(own.threads)
-            workshop, client, privacy = _site_workshop(own, settings, classes), own.site, own.privacy
+            runner, client, privacy = _site_runner(own, settings, classes), own.site, own.privacy
         else:
             torch.set_num_threads(1)
-            workshop, client, privacy = _simulated_workshop(settings, str(config["keep"])), str(config["client"]), None
-        reply = workshop.carry_out(client, order)
+            runner, client, privacy = _simulated_runner(settings, str(config["keep"])), str(config["client"]), None
+        reply = runner.reply(client, order)
         if privacy is not None:
-            reply = guarded(reply, order, privacy, workshop.net, context)
+            reply = guarded(reply, order, privacy, runner.net, context)
         content = reply_content(reply)
     except UserError as error:
         content = RecordDict({"reply": ConfigRecord({SENTENCE: str(error)})})
@@ -125,13 +125,13 @@ def _carry_out(kind: Kind, message: Message, context: Context) -> Message:
 
 
 @lru_cache(maxsize=2)
-def _simulated_workshop(settings: str, keep: str) -> Workshop:
+def _simulated_runner(settings: str, keep: str) -> ClientRunner:
     """In a simulation every worker can play every client: the images are mapped, not copied."""
-    return assemble(Settings.from_json(json.loads(settings))).workshop(Drawer(Path(keep)))
+    return assemble(Settings.from_json(json.loads(settings))).runner(ClientStates(Path(keep)))
 
 
 @lru_cache(maxsize=4)
-def _site_workshop(own: Own, settings_json: str, classes_json: str) -> Workshop:
+def _site_runner(own: Own, settings_json: str, classes_json: str) -> ClientRunner:
     told = Settings.from_json(json.loads(settings_json))
     plan = replace(told.plan, device=own.device or told.plan.device)
     settings = replace(told, plan=plan, root=None)
@@ -149,7 +149,7 @@ def _site_workshop(own: Own, settings_json: str, classes_json: str) -> Workshop:
     # By the settings as the server sent them: the same experiment, whatever this site adds to it.
     experiment = directory_for(told, Path()).name
     desk = {own.site: site}
-    return Workshop(method, net, plan, desk.__getitem__, Drawer(own.keep / experiment), augmenter(plan))
+    return ClientRunner(method, net, plan, desk.__getitem__, ClientStates(own.keep / experiment), augmenter(plan))
 
 
 def _net(settings: Settings, own: Own, classes: int) -> Net:

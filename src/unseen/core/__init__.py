@@ -1,0 +1,1 @@
+"""What everything stands on: what travels, tensors, dice, errors, files, the machine."""

@@ -1,0 +1,110 @@
+"""Safe files: safetensors and JSON only, written atomically, read with errors for people."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from unseen.core.errors import UserError
+from unseen.core.types import Tensors
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place when the block ends well: readers see the old or the new one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise disk_error(path, error) from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())  # the data must be on the disk before the name points to it
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise disk_error(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def disk_error(path: Path, error: OSError) -> UserError:
+    """A sentence for an operating-system error while writing."""
+    if error.errno == errno.ENOSPC:
+        return UserError(
+            f"The disk is full: {path} could not be written; free some space and run the same command again."
+        )
+    return UserError(
+        f"{path} could not be written ({error.strerror}); check the folder and run the same command again."
+    )
+
+
+def write_json(path: Path, value: object) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise UserError(
+            f"{path} is not valid JSON; it may be cut off. Delete it and run the same command again."
+        ) from None
+
+
+def append_line(path: Path, value: object) -> None:
+    """One JSON line at the end of an append-only file."""
+    try:
+        with path.open("a") as file:
+            file.write(json.dumps(value) + "\n")
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of an append-only file. A last line cut off by a crash is left out: it will be written again."""
+    if not path.exists():
+        return []
+    lines: list[dict[str, Any]] = []
+    for text in path.read_text().splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            lines.append(json.loads(text))
+    return lines
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, object] | None = None) -> None:
+    """One safetensors file; `about` is JSON in its header, so that both are written at once or not at all."""
+    plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    with atomic(path) as temporary:
+        temporary.write_bytes(safetensors.torch.save(plain, metadata={"about": json.dumps(about or {})}))
+
+
+def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """The tensors and the JSON of a file written by `write_tensors` (or of any safetensors file)."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            names = file.keys()
+            return {key: file.get_tensor(key) for key in names}, json.loads(metadata.get("about", "{}"))
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (SafetensorError, OSError, json.JSONDecodeError, ValueError):
+        raise UserError(
+            f"{path} is cut off or is not a safetensors file; delete it and run the same command again."
+        ) from None

@@ -1,0 +1,1 @@
+"""The two loops: one client, one server; and what crosses between them."""

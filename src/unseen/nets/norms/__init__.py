@@ -1,0 +1,1 @@
+"""Normalisation layers and the rules that say by which statistics they normalise."""

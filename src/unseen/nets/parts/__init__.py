@@ -1,0 +1,1 @@
+"""Modules and tensor functions that one or two methods use."""

@@ -1,0 +1,92 @@
+"""Other clients' styles on a client's images: by a style network given as files, or on the net's own first maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unseen.core.errors import UserError
+from unseen.nets.norms.layers import pooled_moments
+from unseen.nets.parts.styles import EPSILON, Style, restyle, style_of
+from unseen.nets.weights import read_file
+
+# Channels of the 3 x 3 convolutions of VGG-19 up to relu4_1; 0 is a halving of the size.
+ENCODER = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512)
+DECODER = (256, 0, 256, 256, 256, 128, 0, 128, 64, 0, 64, 3)  # its mirror; 0 is a doubling
+
+
+def _chain(inputs: int, plan: Sequence[int], resize: type[nn.Module], **settings: object) -> list[nn.Module]:
+    """Reflection padding, convolution, ReLU for each number of channels. Their order gives the files' tensor names."""
+    layers: list[nn.Module] = []
+    for channels in plan:
+        if channels == 0:
+            layers.append(resize(**settings))
+        else:
+            layers += [nn.ReflectionPad2d(1), nn.Conv2d(inputs, channels, 3), nn.ReLU()]
+            inputs = channels
+    return layers
+
+
+class StyleNetwork(nn.Module):
+    """AdaIN (Huang and Belongie 2017): VGG maps of an image take another style and are decoded to an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The published encoder begins with a 1 x 1 convolution that turns [0, 1] RGB into what VGG wants.
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, 3, 1), *_chain(3, ENCODER, nn.MaxPool2d, kernel_size=2, ceil_mode=True)
+        )
+        self.decoder = nn.Sequential(*_chain(512, DECODER, nn.Upsample, scale_factor=2)[:-1])
+
+    def forward(self, x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        image = self.decoder(restyle(self.encoder(x), mean, std))
+        return F.interpolate(image, x.shape[2:], mode="bilinear") if image.shape != x.shape else image
+
+
+@cache
+def style_network(encoder: str, decoder: str) -> StyleNetwork:
+    """The network with the weights of two files; read once per process."""
+    network = StyleNetwork()
+    for part, path in ((network.encoder, encoder), (network.decoder, decoder)):
+        wanted, found = part.state_dict(), read_file(path)
+        for name, like in wanted.items():
+            if name not in found or found[name].shape != like.shape:
+                raise UserError(
+                    f'"{path}" does not fit the AdaIN style network: {name} needs the shape {tuple(like.shape)}.'
+                )
+        part.load_state_dict({name: found[name] for name in wanted})  # the published encoder goes on to relu5
+    return network.eval().requires_grad_(False)
+
+
+def overall(styles: Style) -> Tensor:
+    """The style of all images' maps together, 1 x 2 x C: mean and standard deviation over images and pixels."""
+    mean, var = pooled_moments(styles.mean.double(), (styles.std.double().square() - EPSILON).clamp_min(0))
+    return torch.stack([mean, (var + EPSILON).sqrt()], dim=1).float()
+
+
+def take(bank: Tensor, images: int, share: float, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    """Which images take a style (each with probability `share`), and each one's row of the bank."""
+    chosen = torch.rand(images, generator=rng) < share
+    return chosen.nonzero().flatten(), bank[torch.randint(len(bank), (images,), generator=rng)][chosen]
+
+
+class Restyle(nn.Module):
+    """In train mode, some images' maps take styles of a bank (N x 2 x C) that the client got for this round."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+        self.bank: Tensor | None = None  # not state: it is another for each client and round
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if not self.training or self.bank is None:
+            return maps
+        rows, given = take(self.bank, len(maps), self.share)
+        own = style_of(maps)
+        mean, std = own.mean.clone(), own.std.clone()
+        mean[rows.to(maps.device)], std[rows.to(maps.device)] = (part.to(mean) for part in given.unbind(1))
+        return restyle(maps, mean, std, own)

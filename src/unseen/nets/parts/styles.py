@@ -1,0 +1,91 @@
+"""Styles: the mean and standard deviation of each channel of an image's maps, and modules that change them.
+
+The modules act in train mode only, and draw from torch's default CPU generator, which the client loop seeds per order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from unseen.nets.norms.layers import instance_moments, multiply_add
+
+EPSILON = 1e-6
+
+
+class Style(NamedTuple):
+    """Mean and standard deviation per image and channel, B x C each."""
+
+    mean: Tensor
+    std: Tensor
+
+
+def style_of(maps: Tensor, epsilon: float = EPSILON) -> Style:
+    """The style of maps: over H x W, with the biased variance."""
+    mean, var = instance_moments(maps)
+    return Style(mean, (var + epsilon).sqrt())
+
+
+def restyle(maps: Tensor, mean: Tensor, std: Tensor, own: Style | None = None) -> Tensor:
+    """AdaIN: std * (maps - own mean) / own std + mean. `own` is computed from the maps unless given (detached, say)."""
+    own = style_of(maps) if own is None else own
+    scale = std / own.std
+    return multiply_add(maps, scale, mean - own.mean * scale)
+
+
+class MixStyle(nn.Module):
+    """Mix each image's style with that of another image of the batch (Zhou et al. 2021).
+
+    With probability p per batch: weight ~ Beta(alpha, alpha) per image, mixed = weight * own + (1 - weight) * other.
+    Styles are detached: no gradient flows through them.
+    """
+
+    def __init__(self, p: float = 0.5, alpha: float = 0.1) -> None:
+        super().__init__()
+        self.p = p
+        self.alpha = alpha
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if not self.training or float(torch.rand(())) >= self.p:
+            return maps
+        images = maps.shape[0]
+        weight = torch.distributions.Beta(self.alpha, self.alpha).sample((images, 1)).to(maps.device)
+        other = torch.randperm(images).to(maps.device)
+        own = style_of(maps.detach())
+        return restyle(
+            maps,
+            weight * own.mean + (1 - weight) * own.mean[other],
+            weight * own.std + (1 - weight) * own.std[other],
+            own,
+        )
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, alpha={self.alpha}"
+
+
+class DSU(nn.Module):
+    """Resample styles from Gaussians as wide as the styles of the batch are spread (Li et al. 2022).
+
+    With probability p per batch: mean + N(0, 1) * spread(mean) and std + N(0, 1) * spread(std), where spread is the
+    standard deviation over the batch, per channel. Gradients flow through the styles.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if not self.training or float(torch.rand(())) >= self.p:
+            return maps
+        own = style_of(maps)
+        return restyle(maps, _resample(own.mean), _resample(own.std), own)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def _resample(values: Tensor) -> Tensor:
+    spread = (values.var(dim=0, correction=0, keepdim=True) + EPSILON).sqrt()
+    return values + torch.randn(values.shape).to(values.device, values.dtype) * spread

@@ -1,0 +1,213 @@
+"""The run directory: what a run writes, and how it goes on after a crash.
+
+config.json             the settings; the same settings name the same directory
+results.jsonl           one line per round, appended; after a crash a round may stand there twice, with the same numbers
+checkpoints/            round-NNNNNN.safetensors (the last two) and best-NNNNNN.safetensors
+clients/                what each client keeps (local engine)
+ledger.json             every tensor that crossed, by name
+model.safetensors       the selected model, with all that `predict` needs in its header
+result.json             written last: a run with a result is finished
+evaluations.jsonl       one line per `unseen evaluate`: the model under another inference rule
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unseen.core.errors import UserError
+from unseen.core.files import append_line, read_json, read_lines, read_tensors, write_json, write_tensors
+from unseen.core.tensors import prefixed, unprefixed
+from unseen.core.types import Server, Tensors
+from unseen.federation.client_state import ClientStates
+from unseen.federation.ledger import Ledger
+from unseen.runs.protocols import Settings
+from unseen.runs.selection import Selection
+
+KEEP = 2  # checkpoints: the last, and one more in case the disk spoils it
+
+
+def directory_for(settings: Settings, out: Path) -> Path:
+    """The directory of these settings: readable, and unique by a hash of all of them."""
+    text = json.dumps(settings.to_json(), sort_keys=True).encode()
+    digest = hashlib.blake2b(text, digest_size=4).hexdigest()
+    return out / f"{settings.data}-{settings.target}-{settings.method}-s{settings.seed}-{digest}"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Reads and writes one run's files."""
+
+    path: Path
+
+    @classmethod
+    def find(cls, settings: Settings, out: Path) -> RunDirectory | None:
+        """The directory of these settings under `out`, if it was begun before."""
+        self = cls(directory_for(settings, out))
+        if not self.config_path.exists():
+            return None
+        if self.settings() != settings:
+            raise UserError(f"{self.path} holds a run with other arguments; move it away or give another --out.")
+        return self
+
+    @classmethod
+    def create(cls, settings: Settings, out: Path) -> RunDirectory:
+        """The directory of these settings under `out`, new or begun before."""
+        if (begun := cls.find(settings, out)) is not None:
+            return begun
+        self = cls(directory_for(settings, out))
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"The folder {self.path} could not be made ({error.strerror}); give another --out."
+            ) from None
+        write_json(self.config_path, settings.to_json())
+        return self
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run directory."""
+        self = cls(path)
+        if not path.is_dir():
+            raise UserError(f"There is no run directory {path}; `unseen run` makes one under --out.")
+        if not self.config_path.exists():
+            raise UserError(f"{path} is not a run directory: it has no config.json.")
+        return self
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def model_path(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def client_states(self) -> ClientStates:
+        return ClientStates(self.path / "clients")
+
+    def settings(self) -> Settings:
+        try:
+            return Settings.from_json(read_json(self.config_path))
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{self.config_path} is not a config of this version of unseen ({error}).") from None
+
+    def result(self) -> dict[str, Any] | None:
+        """The result of a finished run."""
+        path = self.path / "result.json"
+        return read_json(path) if path.exists() else None
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines of results.jsonl, one per round: the last one wins where a crash made two."""
+        lines = {line["round"]: line for line in read_lines(self.path / "results.jsonl") if "round" in line}
+        return [lines[number] for number in sorted(lines)]
+
+    def append(self, line: dict[str, Any]) -> None:
+        append_line(self.path / "results.jsonl", line)
+
+    def evaluations(self) -> dict[str, dict[str, Any]]:
+        """What `unseen evaluate` found, by rule: the last of each."""
+        return {line["rule"]: line for line in read_lines(self.path / "evaluations.jsonl") if "rule" in line}
+
+    def append_evaluation(self, line: dict[str, Any]) -> None:
+        append_line(self.path / "evaluations.jsonl", line)
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+    def _checkpoints(self, kind: str) -> dict[int, Path]:
+        folder = self.path / "checkpoints"
+        return {int(path.stem.rpartition("-")[2]): path for path in sorted(folder.glob(f"{kind}-[0-9]*.safetensors"))}
+
+    def save_best(self, selection: Selection) -> None:
+        path = self.path / "checkpoints" / f"best-{selection.round:06d}.safetensors"
+        write_tensors(path, selection.state, selection.to_json())
+
+    def save(self, server: Server, selection: Selection, ledger: Ledger, seconds: float) -> None:
+        """The server after a round. Older files go only once this one is whole."""
+        about = {
+            "round": server.round,
+            "seed": server.seed,
+            "met": sorted(server.met),
+            "selection": selection.to_json(),
+            "ledger": ledger.to_json(),
+            "seconds": seconds,
+        }
+        tensors = prefixed("state/", server.state) | prefixed("memory/", dict(server.memory))
+        write_tensors(self.path / "checkpoints" / f"round-{server.round:06d}.safetensors", tensors, about)
+        rounds = self._checkpoints("round")
+        kept = sorted(r for r in rounds if r <= server.round)[-KEEP:]
+        for number, path in rounds.items():
+            if number not in kept:
+                path.unlink(missing_ok=True)
+        # An older checkpoint may be needed if this one is spoilt, and with it the best round that it names.
+        needed = {selection.round, *(read_tensors_about(rounds[r]) for r in kept if r in rounds)}
+        for number, path in self._checkpoints("best").items():
+            if number not in needed:
+                path.unlink(missing_ok=True)
+
+    def restore(self) -> tuple[Server, Selection, Ledger, float] | None:
+        """The newest whole checkpoint, or None for a run that has not finished a round.
+
+        One that is cut off is passed over for the one before it; if none is whole, that is an error: nothing is overwritten.
+        """
+        rounds = self._checkpoints("round")
+        spoilt: list[Path] = []
+        for number in sorted(rounds, reverse=True):
+            try:
+                return self._read(rounds[number])
+            except UserError:
+                spoilt.append(rounds[number])
+        if spoilt:
+            raise UserError(
+                f"The checkpoint {spoilt[0]} is cut off and no other is whole; delete {spoilt[0].parent} to begin this run "
+                f"again from round 1."
+            )
+        return None
+
+    def _read(self, path: Path) -> tuple[Server, Selection, Ledger, float]:
+        tensors, about = read_tensors(path)
+        server = Server(
+            state=unprefixed("state/", tensors),
+            seed=about["seed"],
+            round=about["round"],
+            memory=unprefixed("memory/", tensors),
+            met=set(about["met"]),
+        )
+        chosen = about["selection"]
+        selection = Selection(chosen["rule"])
+        if chosen["score"] is not None:
+            best, _ = read_tensors(self._checkpoints("best")[chosen["round"]])
+            selection = Selection(chosen["rule"], chosen["round"], chosen["score"], best)
+        return server, selection, Ledger.from_json(about["ledger"]), float(about["seconds"])
+
+    # --- the end -------------------------------------------------------------------------------------------------
+    def finish(self, state: Tensors, about: dict[str, Any], ledger: Ledger, result: dict[str, Any]) -> None:
+        """Model, ledger and, last, the result."""
+        write_tensors(self.model_path, state, about)
+        write_json(self.path / "ledger.json", ledger.to_json())
+        write_json(self.path / "result.json", result)
+
+
+def read_tensors_about(path: Path) -> int:
+    """The best round that a checkpoint names."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    return int(json.loads(header["__metadata__"]["about"])["selection"]["round"])
+
+
+def find_runs(folder: Path) -> list[RunDirectory]:
+    """Every run directory at or below a folder."""
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.")
+    found = []
+    for root, folders, files in os.walk(folder):
+        if "config.json" in files:
+            found.append(RunDirectory(Path(root)))
+            folders.clear()
+        folders.sort()
+    return found

@@ -1,0 +1,127 @@
+"""`unseen bench` and `unseen report` from end to end, and how a bench is spelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from unseen.bench.collect import collect, label_of
+from unseen.cli import app
+from unseen.cli.bench import passed_through, planned, read_file
+from unseen.core.errors import UserError
+from unseen.registry import registered
+
+
+def test_runs_go_seed_by_seed_over_targets_and_methods() -> None:
+    todo, labels, domains = planned(
+        {"data": "digits", "methods": "fedavg,fedprox:mu=0.5", "targets": "street,ink", "seeds": "0-1"}
+    )
+    assert [(s.seed, s.target, label_of(s)) for s in todo[:3]] == [
+        (0, "street", "fedavg"), (0, "street", "fedprox (mu=0.5)"), (0, "ink", "fedavg")
+    ]  # fmt: skip
+    assert len(todo) == 8 and {s.plan.seed for s in todo} == {0, 1}
+    assert all(s.plan.seed == s.seed for s in todo)
+    assert list(labels) == ["fedavg", "fedprox (mu=0.5)"] and set(domains) == {"ink", "colour", "outline", "street"}
+
+
+def test_options_of_a_run_are_read_by_its_own_rules() -> None:
+    found = passed_through(["--rounds", "3", "--lr", "0.1", "--set", "mu=0.2", "--set", "fedfd.lambda1=0.3"])
+    assert found == {"rounds": 3, "lr": 0.1, "set": ["mu=0.2", "fedfd.lambda1=0.3"]}
+    with pytest.raises(UserError, match="--seed"):
+        passed_through(["--seed", "3"])
+
+
+def test_a_set_field_is_for_the_methods_that_have_it() -> None:
+    todo, _, _ = planned({"methods": "fedavg,fedprox", "targets": "ink", "set": ["mu=0.2"]})
+    assert [s.fields for s in todo] == [{}, {"mu": 0.2}]
+    with pytest.raises(UserError, match='"nu"'):
+        planned({"methods": "fedavg,fedprox", "targets": "ink", "set": ["nu=0.2"]})
+    with pytest.raises(UserError, match="same"):
+        planned({"methods": "fedavg,fedavg", "targets": "ink"})
+    with pytest.raises(UserError, match="--methods"):
+        planned({"targets": "ink"})
+
+
+def test_all_is_every_method_that_fits_the_net(capsys: pytest.CaptureFixture[str]) -> None:
+    todo, labels, _ = planned({"methods": "fedbn+ga,all,fedprox:mu=0.5", "targets": "ink", "set": ["lambda1=0.2"]})
+    assert {s.method for s in todo} == {*registered(), "fedbn+ga"} - {"doprompt"}  # which needs tokens
+    assert capsys.readouterr().err.startswith("left out: doprompt: A prompt needs the tokens")
+    assert labels["fedprox"] == "fedprox" and labels["fedprox (mu=0.5)"]
+    assert [s.fields for s in todo if s.method == "fedfd"] == [{"lambda1": 0.2}]
+    with pytest.raises(UserError, match="same"):
+        planned({"methods": "all,all", "targets": "ink"})
+
+
+def test_a_bench_as_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "bench.toml"
+    path.write_text(
+        'about = "a test"\ndata = "digits"\ntargets = ["ink"]\nseeds = [0, 3]\nlocal-steps = 2\n'
+        'methods = ["fedavg", {name = "fedfd", label = "u = 0", set = {u = [0.0, 0.0]}}]\n'
+    )
+    todo, labels, _ = planned(read_file(path))
+    assert [(s.method, s.seed, s.plan.local_steps) for s in todo] == [
+        ("fedavg", 0, 2), ("fedfd", 0, 2), ("fedavg", 3, 2), ("fedfd", 3, 2)
+    ]  # fmt: skip
+    assert todo[1].fields == {"u": [0.0, 0.0]} and labels[label_of(todo[1])] == "u = 0"
+    path.write_text("data = ")
+    with pytest.raises(UserError, match="TOML"):
+        read_file(path)
+
+
+def test_a_bench_and_its_report_from_end_to_end(tmp_path: Path) -> None:
+    words = ["bench", "--methods", "fedavg,silobn", "--targets", "street", "--workers", "2", "--out", str(tmp_path)]
+    tiny = ["--rounds", "1", "--local-steps", "1", "--batch-size", "16", "--test-every", "0"]
+    done = CliRunner().invoke(app, [*words, *tiny])
+    assert done.exit_code == 0, done.output
+    assert "2 runs, 0 of them finished before" in done.output and "[2/2]" in done.output
+    assert "Unseen accuracy (%)" in done.output and (tmp_path / "tables" / "accuracy-digits-digits.tex").exists()
+    again = CliRunner().invoke(app, [*words, *tiny])
+    assert again.exit_code == 0 and "2 of them finished before" in again.output
+    reported = CliRunner().invoke(app, ["report", str(tmp_path), "--no-insight"])
+    assert reported.exit_code == 0 and str(tmp_path / "report.html") in reported.output.replace("\n", "")
+    assert "silobn" in (tmp_path / "report.html").read_text()
+
+
+def test_a_folder_is_evaluated_by_several_rules_and_the_report_has_them(tmp_path: Path) -> None:
+    words = ["bench", "--methods", "fedavg,bin", "--targets", "street,ink", "--workers", "2", "--out", str(tmp_path)]
+    tiny = ["--rounds", "1", "--local-steps", "1", "--batch-size", "16", "--test-every", "0"]
+    assert CliRunner().invoke(app, [*words, *tiny]).exit_code == 0
+    evaluate = ["evaluate", str(tmp_path), "--inference", "iabn,tbn:batch=32,fixed-alpha", "--set", "alpha=0"]
+    found = CliRunner().invoke(app, evaluate)
+    assert found.exit_code == 0, found.output
+    assert found.output.count("left out") == 1 and '"bin" has normalisation layers of its own' in found.output
+    assert "12 tests; 0 more" in found.output and "tbn (batch=32)" in found.output
+    (group,) = collect(tmp_path).groups
+    ours = {row.label: row for row in group.rows}["fedavg"].by_rule()
+    assert list(ours) == ["own", "fixed-alpha (alpha=0)", "iabn", "tbn (batch=32)"]
+    assert ours["fixed-alpha (alpha=0)"] == pytest.approx(ours["own"])  # alpha 0 leaves the running statistics
+    again = CliRunner().invoke(app, [*evaluate, "--methods", "fedavg"])
+    assert again.exit_code == 0 and "0 tests; 6 more" in again.output
+    for wrong, said in ((["--methods", "fedfd"], '"fedfd"'), (["--inference", "iabn", "--set", "q=1"], '"q"')):
+        done = CliRunner().invoke(app, [*evaluate[:4], *wrong])
+        assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output, done.output
+    none = CliRunner().invoke(app, [*evaluate, "--methods", "bin"])
+    assert none.exit_code == 2 and "No run" in none.output
+    assert CliRunner().invoke(app, ["report", str(tmp_path), "--no-insight"]).exit_code == 0
+    assert "Other statistics at test time" in (tmp_path / "report.html").read_text()
+
+
+def test_errors_for_people(tmp_path: Path) -> None:
+    for words in (
+        ["report", str(tmp_path)],
+        ["report", str(tmp_path / "no")],
+        ["bench", "--methods", "fedawg"],
+        ["bench", "--methods", "fedavg", "--log", "tb"],
+    ):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2 and done.output.count("Error:") == 1 and "Traceback" not in done.output, done.output
+
+
+def test_centralized_pools_the_source_domains_in_a_bench_too() -> None:
+    plan = {"data": "digits", "methods": "erm", "targets": "street", "seeds": "0", "centralized": True}
+    todo, _, _ = planned(plan)
+    assert [s.partition for s in todo] == ["pooled"]
+    with pytest.raises(UserError, match="leave out --partition"):
+        planned({**plan, "partition": "iid:2"})

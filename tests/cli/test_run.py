@@ -1,0 +1,324 @@
+"""The command line and its Python twin, on tiny runs of the built-in digits."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import unseen
+from unseen.cli import app
+from unseen.cli.methods import explain, field_comments
+from unseen.cli.run import read_fields, read_seeds
+from unseen.cli.screen import Pace, duration, percent
+from unseen.cli.show import sparkline
+from unseen.core.errors import UserError
+from unseen.method import Method
+
+TINY = ["--rounds", "1", "--local-steps", "1", "--workers", "1", "--test-every", "0"]
+
+
+def invoke(*words: object) -> str:
+    """What a command that must succeed prints."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs."""
+    out = tmp_path_factory.mktemp("runs")
+    invoke("run", "--target", "street", *TINY, "--out", out)
+    invoke("run", "--target", "ink", "--server-selection", "oracle", *TINY, "--out", out)
+    return out
+
+
+def only(out: Path, target: str) -> Path:
+    (path,) = out.glob(f"digits-{target}-*")
+    return path
+
+
+def test_a_run_ends_with_its_accuracies_its_ledger_and_where_to_look(runs: Path) -> None:
+    text = invoke("run", "--target", "S", *TINY, "--out", runs)  # the letter names the same run: it is not run again
+    assert len(list(runs.iterdir())) == 2
+    assert "finished before" in text
+    assert "unseen accuracy" in text and "on street" in text
+    assert "in-domain accuracy" in text
+    assert "each client sent" in text and "per round: weights" in text
+    assert f"unseen show {only(runs, 'street')}" in text
+    assert "PEEKS" not in text
+
+
+def test_the_oracle_is_marked_wherever_it_is_shown(runs: Path) -> None:
+    assert "PEEKS" in invoke("run", "--resume", only(runs, "ink"))
+    assert "PEEKS" in invoke("show", only(runs, "ink"))
+    assert "PEEKS" in invoke("show", runs)
+    assert "PEEKS" not in invoke("show", only(runs, "street"))
+
+
+def test_what_is_sent_beyond_weights_is_marked_and_said(runs: Path, tmp_path: Path) -> None:
+    said = "MORE THAN WEIGHTS was sent: each client's own classifier head, handed on to all clients; each client's validation"
+    assert said in invoke("run", "--target", "street", "--method", "copa+ga", *TINY, "--out", tmp_path)
+    invoke("run", "--target", "street", "--method", "fedadg", "--set", "reference=normal", *TINY, "--out", tmp_path)
+    sending, silent = sorted(tmp_path.iterdir())
+    assert said in invoke("show", sending)
+    assert (
+        json.loads((sending / "ledger.json").read_text())["beyond_weights"]
+        in said + " scores before and after the aggregation"
+    )
+    assert "MORE THAN WEIGHTS" not in invoke("show", silent)  # without its generator it sends nothing
+    table = invoke("show", tmp_path)
+    assert table.count("MB *") == 1 and "* more than the model's weights was sent" in " ".join(table.split())
+    assert "*" not in invoke("show", runs)
+
+
+def test_several_targets_and_seeds_end_with_a_table(tmp_path: Path) -> None:
+    text = invoke("run", "--data", "digits", "--target", "ink,street", "--seed", "3-4", *TINY, "--out", tmp_path)
+    assert "run 4 of 4" in text
+    assert len(list(tmp_path.iterdir())) == 4
+    table = text[text.rindex("unseen domain") :]
+    assert "ink" in table and "street" in table and "mean" in table
+    assert "round 1/1  loss" in text and "left" in text
+
+
+def test_settings_of_the_method_are_spelled_in_one_way(tmp_path: Path) -> None:
+    common = ["run", "--target", "street", "--method", "fedprox", *TINY, "--out", tmp_path]
+    invoke(*common, "--set", "mu=0.50")
+    assert "finished before" in invoke(*common, "--set", "fedprox.mu=0.5")
+    config = json.loads(next(tmp_path.glob("*/config.json")).read_text())
+    assert config["fields"] == {"mu": 0.5}
+
+
+def test_show_has_settings_curves_accuracies_and_ledger(runs: Path) -> None:
+    text = invoke("show", only(runs, "street"))
+    assert "fedavg on digits, unseen street, seed 0, protocol digits" in text
+    assert "1 rounds of 1 step of 16" in text
+    for word in ("loss", "validation", "unseen accuracy", "what crossed", "up", "down", "unseen predict"):
+        assert word in text
+    both = invoke("show", runs)
+    assert "2 runs" in both and "street" in both and "ink" in both
+
+
+def test_predict_writes_a_row_per_image(runs: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    (photos / "deep").mkdir(parents=True)
+    for name, grey in (("a.png", 10), ("deep/b.jpg", 200)):
+        Image.new("RGB", (50, 40), (grey, grey, grey)).save(photos / name)
+    (photos / "notes.txt").write_text("not an image")
+    out = tmp_path / "new" / "predictions.csv"
+    invoke("predict", only(runs, "street"), photos, "--out", out)
+    rows = list(csv.reader(out.open()))
+    assert rows[0] == ["image", "class", "probability"]
+    assert [row[0] for row in rows[1:]] == ["a.png", "deep/b.jpg"]
+    trained = unseen.load_trained(only(runs, "street"))
+    for _, label, probability in rows[1:]:
+        assert label in trained.classes
+        assert 0.1 <= float(probability) <= 1  # the largest of ten
+    invoke("predict", only(runs, "street"), photos / "a.png", "--out", out)
+    assert [row[1:] for row in csv.reader(out.open())][1] == rows[1][1:]
+
+
+def test_predict_passes_over_broken_images_only_if_told(runs: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (9, 9)).save(tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    words = ["predict", str(only(runs, "street")), str(tmp_path), "--out", str(tmp_path / "p.csv")]
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2 and "bad.png" in refused.stderr and "--skip-broken" in refused.stderr
+    assert not (tmp_path / "p.csv").exists()
+    assert "bad.png" in invoke(*words, "--skip-broken")
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 2
+
+
+def test_methods_are_listed_and_explained() -> None:
+    table = invoke("methods")
+    assert "fedavg" in table and "fedprox" in table
+    text = invoke("methods", "fedprox")
+    assert "MLSys 2020" in text
+    assert "mu = 0.1 (float): weight of the proximal term" in text
+    assert "Differs from FedAvg in: penalty." in text
+    both = invoke("methods", "fedbn+fedprox")
+    assert "Differs from FedAvg in: share." in both and "proximal" in both
+
+
+@dataclass(frozen=True)
+class Parent(Method):
+    shape: Literal["round", "square"] = "round"  # of the thing
+
+
+@dataclass(frozen=True)
+class Child(Parent):
+    """A method of the tests.
+
+    With a second paragraph.
+    """
+
+    name: ClassVar[str] = "child-of-tests"
+    sends: ClassVar[str] = "a number"
+    long: tuple[float, ...] = (
+        1.0,  # first
+        2.0,  # second
+    )
+
+
+def test_a_field_means_what_its_comment_says() -> None:
+    comments = field_comments(Child)
+    assert comments["shape"] == "of the thing"
+    assert comments["long"] == "first second"
+    text = explain(Child)
+    assert "shape = round (round | square): of the thing" in text
+    assert "A method of the tests." in text and "Sends beyond the model's weights: a number." in text
+
+
+def test_protocols_are_listed_with_their_numbers() -> None:
+    table = invoke("protocols")
+    assert "pacs-quick" in table and "40 rounds of 200 steps of 64" in table
+    one = invoke("protocols", "gperxan")
+    assert "0.002" in one and "resnet50" in one
+
+
+def test_data_is_listed_checked_and_drawn(tmp_path: Path) -> None:
+    table = invoke("data", "list")
+    assert "digits" in table and "pacs" in table and "folder" in table
+    assert "complete" in invoke("data", "check", "digits")
+    (tmp_path / "photo" / "dog").mkdir(parents=True)
+    Image.new("RGB", (9, 9)).save(tmp_path / "photo" / "dog" / "1.png")
+    lacking = CliRunner().invoke(app, ["data", "check", "pacs", "--root", str(tmp_path)])
+    assert lacking.exit_code == 1 and "sketch" in lacking.output and "not complete" in lacking.output
+    out = tmp_path / "digits.png"
+    invoke("data", "show", "digits", "--target", "street", "--partition", "iid:2", "--out", out)
+    for path in (out, tmp_path / "digits-partition.png"):
+        with Image.open(path) as picture:
+            assert picture.format == "PNG"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["run"],
+        ["show"],
+        ["predict"],
+        ["methods"],
+        ["protocols"],
+        ["data", "list"],
+        ["data", "check"],
+        ["data", "show"],
+    ],
+)
+def test_every_command_has_help_with_an_example(words: list[str]) -> None:
+    assert f"Example: unseen {' '.join(words)}" in " ".join(invoke(*words, "--help").split())
+
+
+def test_words_for_numbers() -> None:
+    assert percent(0.12345) == "12.35 %" and percent(None) == "-" and percent(float("nan")) == "-"
+    assert [duration(s) for s in (7.4, 125, 3725)] == ["7 s", "2 min 05 s", "1 h 02 min"]
+    assert sparkline([0.0, 0.5, None, 1.0]) == "▁▅ █" and sparkline([]) == "" and sparkline([2.0, 2.0]) == "▁▁"
+
+
+def test_time_left_counts_the_rounds_of_this_start_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = Pace(first=11, last=20)
+    pace.started = 100.0
+    monkeypatch.setattr("unseen.cli.screen.time.monotonic", lambda: 106.0)
+    assert pace.left(12) == "24 s left"  # two rounds in six seconds, eight to come
+
+
+def test_seeds_and_fields_are_read() -> None:
+    assert read_seeds(None, (5, 6)) == [5] and read_seeds("all", (5, 6)) == [5, 6]
+    assert read_seeds("3", ()) == [3] and read_seeds("0-2,7", ()) == [0, 1, 2, 7] and read_seeds("1,1", ()) == [1]
+    assert read_fields(["a=1", " b = x=y "]) == {"a": "1", "b": "x=y"}
+    for text in ("", "x", "2-1", "-1", "1-", "1-2-3"):
+        with pytest.raises(UserError, match="not understood as seeds"):
+            read_seeds(text, (0,))
+
+
+def test_resume_goes_on_after_the_last_round_with_the_runs_own_settings(tmp_path: Path) -> None:
+    class Enough(Exception):
+        pass
+
+    class Impatient:
+        """Ends the run after its first round."""
+
+        def began(self, *_: object) -> None: ...
+
+        def testing(self, *_: object) -> None: ...
+
+        def said(self, *_: object) -> None: ...
+
+        def round(self, line: object) -> None:
+            raise Enough
+
+    tiny = {"target": "street", "rounds": 2, "local_steps": 1, "workers": 1, "test_every": 0}
+    with pytest.raises(Enough):
+        unseen.run(**tiny, out=tmp_path, watcher=Impatient())
+    path = only(tmp_path, "street")
+    assert "not finished: 1 of 2 rounds done" in invoke("show", path)
+    text = invoke("run", "--resume", path, "--workers", "1")
+    assert "going on after round 1" in text and "round 2/2" in text and "round 1/2" not in text
+    unbroken = unseen.run(**tiny)
+    again = unseen.load_trained(path)
+    for name, value in unbroken.model.net.state_dict().items():
+        assert value.equal(again.net.state_dict()[name]), name
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unseen.api.carry_out", interrupted)
+    result = CliRunner().invoke(app, ["run", "--target", "street", *TINY, "--out", str(tmp_path)])
+    assert result.exit_code == 130
+    assert f"unseen run --resume {tmp_path}" in result.stderr
+
+
+def test_python_runs_an_own_method_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Halved(Method):
+        name: ClassVar[str] = "halved-in-tests"
+        by: float = 2.0  # the loss is divided by this
+
+        def loss(self, work, batch):  # type: ignore[no-untyped-def]
+            return super().loss(work, batch) / self.by
+
+    monkeypatch.chdir(tmp_path)
+    result = unseen.run(data="digits", target="street", method=Halved(by=4.0), rounds=1, local_steps=1, workers=1)
+    assert result.settings.method == "halved-in-tests" and result.settings.fields == {"by": 4.0}
+    assert result.accuracy is not None and 0 <= result.accuracy <= 1
+    assert result.in_domain_accuracy is not None and [line["round"] for line in result.curves] == [1]
+    assert result.model.classes == tuple("0123456789")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_import_unseen_does_not_load_torch() -> None:
+    code = "import sys, unseen, unseen.cli; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert set(unseen.__all__) <= set(dir(unseen))
+    with pytest.raises(AttributeError):
+        unseen.nothing  # noqa: B018
+
+
+def test_a_real_process(tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "unseen",
+        "run",
+        "--target",
+        "street",
+        *TINY,
+        "--workers",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "unseen accuracy" in done.stdout and "round 1/1" in done.stderr and "\x1b" not in done.stderr

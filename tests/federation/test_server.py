@@ -1,0 +1,163 @@
+"""The round loop: sampling, folded evaluation, refusals, what an order carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+
+from tests.tiny_work import PLAN
+from unseen.core.errors import UserError
+from unseen.core.types import Order, Reply, Server, Share
+from unseen.federation.ledger import Ledger
+from unseen.federation.server import evaluate, faults, federate, sample
+from unseen.method import Method
+
+STATE = {"w": torch.tensor([0.0, 0.0]), "n": torch.tensor(0)}
+SHARE = Share(frozenset(STATE), frozenset({"w", "n"}))
+
+
+@dataclass
+class Scripted:
+    """An engine whose clients answer by a function of their name and order."""
+
+    names: Sequence[str]
+    answer: Callable[[str, Order], Reply | None]
+    orders: list[dict[str, Order]] = field(default_factory=list)
+
+    def clients(self) -> Sequence[str]:
+        return self.names
+
+    def ask(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        self.orders.append(dict(orders))
+        for client, order in orders.items():
+            reply = self.answer(client, order)
+            if reply is not None:
+                yield reply
+
+
+def trained(client: str, order: Order, value: float = 1.0, examples: int = 1, **changes: object) -> Reply:
+    metrics = {"loss": value}
+    if order.evaluate or order.kind == "evaluate":
+        metrics |= {"received.accuracy": 0.5, "received.loss": 1.0, "received.examples": 4.0}
+    state = {"w": torch.full((2,), value), "n": torch.tensor(7)} if order.kind == "train" else {}
+    return replace(Reply(client, order.kind, order.round, examples, state=state, metrics=metrics), **changes)
+
+
+def test_weighted_mean_by_hand() -> None:
+    # (1 * 1 + 3 * 5) / 4 = 4; the integer entry is not averaged
+    values = {"a": (1.0, 1), "b": (5.0, 3)}
+    engine = Scripted("ab", lambda c, o: trained(c, o, *values[c]))
+    server = Server(dict(STATE))
+    (played,) = federate(Method(), SHARE, replace(PLAN, rounds=1), engine, server, Ledger())
+    assert server.state["w"].tolist() == [4.0, 4.0]
+    assert server.state["n"].item() == 7
+    assert server.state["n"].dtype == torch.int64
+    assert played.loss == 3.0
+
+
+def test_a_round_is_evaluated_by_the_next_rounds_message() -> None:
+    engine = Scripted("ab", trained)
+    server = Server(dict(STATE))
+    rounds = list(federate(Method(), SHARE, replace(PLAN, rounds=3), engine, server, Ledger()))
+    assert len(engine.orders) == 3  # one exchange per round
+    assert rounds[0].evaluation is None
+    assert [r.evaluation.round for r in rounds[1:] if r.evaluation] == [1, 2]
+    assert rounds[1].before["w"].tolist() == [1.0, 1.0]
+    last = evaluate(engine, server.state, server.round, Ledger())
+    assert (last.round, last.accuracy(), last.clients["a"].examples) == (3, 0.5, 4)
+
+
+def test_unsampled_clients_only_evaluate() -> None:
+    engine = Scripted("abcd", trained)
+    plan = replace(PLAN, rounds=2, participation=2)
+    rounds = list(federate(Method(), SHARE, plan, engine, Server(dict(STATE)), Ledger()))
+    first, second = engine.orders
+    assert len(first) == 2
+    assert list(second) == list("abcd")
+    assert sorted(order.kind for order in second.values()) == ["evaluate", "evaluate", "train", "train"]
+    assert len(rounds[1].metrics) == 2
+    assert rounds[1].evaluation is not None and len(rounds[1].evaluation.clients) == 4
+
+
+def test_orders_carry_what_a_client_loads() -> None:
+    share = Share(frozenset({"w", "n"}), frozenset({"w"}))
+    engine = Scripted("ab", trained)
+    plan = replace(PLAN, rounds=2, server_selection="last")
+    list(federate(Method(), share, plan, engine, Server(dict(STATE)), Ledger()))
+    assert set(engine.orders[0]["a"].state) == {"w", "n"}  # new: everything
+    assert set(engine.orders[1]["a"].state) == {"w"}  # met: what it does not keep as its own
+
+
+@pytest.mark.parametrize(
+    "bad, words",
+    [
+        ({"w": torch.tensor([float("nan"), 0.0]), "n": torch.tensor(1)}, '"w" holds NaN or infinity'),
+        ({"w": torch.tensor([float("inf"), 0.0]), "n": torch.tensor(1)}, '"w" holds NaN or infinity'),
+        ({"w": torch.zeros(1), "n": torch.tensor(1)}, '"w" has shape (1,), not (2,)'),
+        ({"w": torch.zeros(2, dtype=torch.float64), "n": torch.tensor(1)}, "torch.float64, not torch.float32"),
+        ({"w": torch.zeros(2)}, 'the tensor "n" is missing'),
+        ({"w": torch.zeros(2), "n": torch.tensor(1), "x": torch.zeros(1)}, 'the tensor "x" is unknown'),
+    ],
+)
+def test_bad_updates_are_refused_and_the_round_goes_on(bad: dict[str, torch.Tensor], words: str) -> None:
+    engine = Scripted("ab", lambda c, o: trained(c, o, 5.0, state=bad) if c == "a" else trained(c, o, 2.0))
+    server = Server(dict(STATE))
+    (played,) = federate(Method(), SHARE, replace(PLAN, rounds=1), engine, server, Ledger())
+    assert server.state["w"].tolist() == [2.0, 2.0]
+    assert len(played.refused) == 1
+    assert 'client "a"' in played.refused[0] and words in played.refused[0]
+
+
+def test_a_missing_client_is_named() -> None:
+    engine = Scripted("ab", lambda c, o: None if c == "a" else trained(c, o, 2.0))
+    (played,) = federate(Method(), SHARE, replace(PLAN, rounds=1), engine, Server(dict(STATE)), Ledger())
+    assert played.missing == ["a"]
+
+
+def test_no_good_update_is_an_error_and_loses_nothing() -> None:
+    bad = {"w": torch.full((2,), float("nan")), "n": torch.tensor(1)}
+    engine = Scripted("ab", lambda c, o: trained(c, o, state=bad))
+    server = Server(dict(STATE))
+    with pytest.raises(UserError, match=r'0 good updates .*"a".*NaN'):
+        list(federate(Method(), SHARE, replace(PLAN, rounds=1), engine, server, Ledger()))
+    assert server.round == 0 and server.state["w"].tolist() == [0.0, 0.0]
+
+
+def test_an_answer_to_another_order_is_refused() -> None:
+    order = Order("train", 2, {})
+    assert "round 1" in faults(Reply("a", "train", 1, 1), order, {})
+
+
+def test_sampling() -> None:
+    clients = [f"c{i:02d}" for i in range(30)]
+    ten = replace(PLAN, participation=10)
+    assert sample(clients, ten, 1) == sample(clients, ten, 1) != sample(clients, ten, 2)
+    assert len(sample(clients, ten, 1)) == 10 and sample(clients, ten, 1) == sorted(sample(clients, ten, 1))
+    assert len(sample(clients, replace(PLAN, participation=0.5), 1)) == 15
+    assert sample(clients, replace(PLAN, participation=1.0), 1) == clients
+    assert set().union(*(sample(clients, ten, r) for r in range(30))) == set(clients)
+
+
+def test_survey_and_brief() -> None:
+    class Telling(Method):
+        def surveys(self, round: int) -> bool:
+            return round == 1
+
+        def brief(self, server, surveys, chosen):  # type: ignore[no-untyped-def]
+            total = sum((told["s"] for told in surveys.values()), torch.zeros(1))
+            return {client: {"total": total} for client in chosen}
+
+    def answer(client: str, order: Order) -> Reply:
+        if order.kind == "survey":
+            return Reply(client, "survey", order.round, 1, report={"s": torch.ones(1)})
+        return trained(client, order)
+
+    engine = Scripted("ab", answer)
+    ledger = Ledger()
+    list(federate(Telling(), SHARE, replace(PLAN, rounds=2), engine, Server(dict(STATE)), ledger))
+    assert [next(iter(o.values())).kind for o in engine.orders] == ["survey", "train", "train"]
+    assert engine.orders[1]["a"].brief["total"].item() == 2.0
+    assert ledger.entries["up/statistics/s"].crossings == 2
