@@ -19,8 +19,9 @@ from pathlib import Path
 
 import torch
 
+from unseen.core.plan import OptimizerPlan, Plan
 from unseen.core.tensors import snapshot
-from unseen.core.types import Batch, OptimizerPlan, Plan, Server, Site
+from unseen.core.types import Batch, Server, Site
 from unseen.engines.local import LocalEngine
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from tests.tiny_work import PLAN, random_images, site, tiny_net
+from unseen.core.plan import Plan
 from unseen.core.tensors import load, snapshot
-from unseen.core.types import Plan, Server, Tensors
+from unseen.core.types import Server, Tensors
 from unseen.engines.local import LocalEngine
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unseen.core.plan import OptimizerPlan, Plan
 from unseen.core.tensors import snapshot
-from unseen.core.types import Batch, OptimizerPlan, Plan, Site, Work
+from unseen.core.types import Batch, Site, Work
 from unseen.data.memory import TensorImages
 from unseen.method import Method, parts_of
 from unseen.nets.backbones import ConvNet, OwnAnatomy, create_net

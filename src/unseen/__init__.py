@@ -19,8 +19,8 @@ from unseen.core.kernels import same_everywhere
 if TYPE_CHECKING:
     from unseen.api import run as run
     from unseen.core.errors import UserError as UserError
+    from unseen.core.plan import Plan as Plan
     from unseen.core.types import Batch as Batch
-    from unseen.core.types import Plan as Plan
     from unseen.core.types import Reply as Reply
     from unseen.core.types import Server as Server
     from unseen.core.types import Share as Share
@@ -47,7 +47,8 @@ _WHERE = {
     "compose": "unseen.method",
     "register": "unseen.registry",
     "Net": "unseen.nets.net",
-    **dict.fromkeys(("Batch", "Plan", "Reply", "Server", "Share", "Work"), "unseen.core.types"),
+    "Plan": "unseen.core.plan",
+    **dict.fromkeys(("Batch", "Reply", "Server", "Share", "Work"), "unseen.core.types"),
 }
 
 __all__ = ["__version__", *sorted(_WHERE)]

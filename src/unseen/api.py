@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from unseen.core.errors import UserError, nearest, unknown
-from unseen.core.types import OptimizerPlan, Plan
+from unseen.core.plan import OptimizerPlan, Plan
 from unseen.data.augment import PRESETS
 from unseen.data.catalog import load_index
 from unseen.data.domains import DomainIndex

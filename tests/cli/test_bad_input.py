@@ -17,8 +17,8 @@ from torch import zeros
 from typer.testing import CliRunner
 
 import unseen
-from unseen.core import files
 from unseen.cli import app
+from unseen.core import files
 
 TINY = ["--rounds", "1", "--local-steps", "1", "--workers", "1", "--test-every", "0"]
 RUN = ["run", "--data", "digits", "--target", "street", *TINY]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tests.tiny_work import make_work, random_images, tiny_net
-from unseen.core.types import OptimizerPlan
+from unseen.core.plan import OptimizerPlan
 from unseen.methods.bin import BIN
 from unseen.nets.norms import layers as norms
 from unseen.registry import parse

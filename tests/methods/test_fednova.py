@@ -8,7 +8,8 @@ import torch
 
 from tests.tiny_federation import federation
 from tests.tiny_work import make_work
-from unseen.core.types import OptimizerPlan, Reply, Server
+from unseen.core.plan import OptimizerPlan
+from unseen.core.types import Reply, Server
 from unseen.method import compose
 from unseen.methods.fedbn import FedBN
 from unseen.methods.fednova import FedNova

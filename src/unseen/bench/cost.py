@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 
 from unseen.core.errors import UserError
+from unseen.core.plan import OptimizerPlan, Plan
 from unseen.core.tensors import snapshot
-from unseen.core.types import ClientId, OptimizerPlan, Order, Plan, Reply, Server, Site
+from unseen.core.types import ClientId, Order, Reply, Server, Site
 from unseen.data.memory import TensorImages
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 if TYPE_CHECKING:
-    from unseen.core.types import Plan
+    from unseen.core.plan import Plan
     from unseen.runs.protocols import Protocol, Settings
 
 QUIET = 10.0  # seconds without a line before a plain screen says how far a test is

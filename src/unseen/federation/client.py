@@ -9,9 +9,10 @@ from torch import Tensor
 
 from unseen.core.allocator import keep_freed_memory
 from unseen.core.errors import UserError
+from unseen.core.plan import Plan
 from unseen.core.seeding import derive, torch_generator
 from unseen.core.tensors import load, pick, prefixed, snapshot, unprefixed
-from unseen.core.types import Batch, ClientId, Metrics, Order, Plan, Reply, Site, Tensors, Work
+from unseen.core.types import Batch, ClientId, Metrics, Order, Reply, Site, Tensors, Work
 from unseen.federation.client_state import ClientStates
 from unseen.federation.measure import Score, measure, precision
 from unseen.method import Method, parts_of

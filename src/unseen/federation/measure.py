@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen.core.types import ImageSet, Plan
+from unseen.core.plan import Plan
+from unseen.core.types import ImageSet
 from unseen.nets.net import Net
 
 EVALUATION_BATCH = 64

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from unseen.core.errors import UserError
+from unseen.core.plan import Plan
 from unseen.core.seeding import numpy_generator
 from unseen.core.tensors import pick
-from unseen.core.types import ClientId, Engine, Metrics, Order, Plan, Reply, Server, Share, Tensors
+from unseen.core.types import ClientId, Engine, Metrics, Order, Reply, Server, Share, Tensors
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import Score
 from unseen.method import Method, parts_of

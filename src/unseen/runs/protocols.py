@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from unseen.core.errors import UserError, unknown
-from unseen.core.types import OptimizerPlan, Plan
+from unseen.core.plan import OptimizerPlan, Plan
 
 
 @dataclass(frozen=True)

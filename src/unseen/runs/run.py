@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import torch
 
 from unseen.core.errors import UserError
+from unseen.core.plan import Plan
 from unseen.core.tensors import load, snapshot
-from unseen.core.types import ClientId, Engine, ImageSet, Plan, Server, Share, Site, Tensors
+from unseen.core.types import ClientId, Engine, ImageSet, Server, Share, Site, Tensors
 from unseen.data.augment import augment
 from unseen.data.catalog import load_index
 from unseen.data.split import make_sites, partition

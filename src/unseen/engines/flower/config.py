@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from unseen.core.errors import UserError
-from unseen.core.types import ClientId, OptimizerPlan, Plan
+from unseen.core.plan import OptimizerPlan, Plan
+from unseen.core.types import ClientId
 from unseen.runs.protocols import Settings
 
 Value = str | int | float | bool
