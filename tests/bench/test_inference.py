@@ -10,8 +10,8 @@ from tests.tiny_work import batch, random_images, tiny_net
 from unseen.bench.inference import Predictor, inference_of, score
 from unseen.core.errors import UserError
 from unseen.core.seeding import torch_generator
-from unseen.nets.norms import layers as norms
-from unseen.nets.norms.layers import InstanceRule, ruled
+from unseen.nets.norms.layers import StatNorm2d, make_pluggable
+from unseen.nets.norms.rules import InstanceRule, Interpolated, ruled
 from unseen.registry import parse
 from unseen.runs.model import Trained
 from unseen.runs.protocols import settings
@@ -52,7 +52,7 @@ def test_rules_that_come_down_to_the_running_statistics() -> None:
 
 def test_rules_that_come_down_to_the_images_own_statistics() -> None:
     model = trained()
-    norms.make_pluggable(model.net)
+    make_pluggable(model.net)
     model.net.eval()
     with torch.no_grad(), ruled(model.net, InstanceRule()):
         expected = model.net(X)
@@ -100,9 +100,9 @@ def test_random_alphas_are_drawn_by_image_norm_and_seed() -> None:
     with torch.no_grad():
         got = predictor(model.net, X[:1])
     draws = torch_generator(3, client="10", purpose="inference random-alpha")
-    alphas = iter([float(torch.rand(1, generator=draws)) for _ in model.net.norms(norms.StatNorm2d)])
+    alphas = iter([float(torch.rand(1, generator=draws)) for _ in model.net.norms(StatNorm2d)])
 
-    class ByHand(norms.Interpolated):
+    class ByHand(Interpolated):
         def alpha(self, *_: object) -> float:  # type: ignore[override]
             return next(alphas)
 

@@ -29,7 +29,8 @@ from unseen.methods.fedfd import (
 )
 from unseen.methods.silobn import SiloBN
 from unseen.nets.backbones import create_net
-from unseen.nets.norms.layers import StatNorm2d, ruled, twin
+from unseen.nets.norms.layers import StatNorm2d
+from unseen.nets.norms.rules import ruled, twin
 from unseen.registry import parse, registered
 
 

@@ -1,6 +1,6 @@
 """Rules for the statistics that a trained net normalises by, applied to any run without training again.
 
-`own` is the method's own prediction; the others put a rule of `unseen.nets.norms.layers` over it (FedFD-A, Table 3 c). What is
+`own` is the method's own prediction; the others put a rule of `unseen.nets.norms.rules` over it (FedFD-A, Table 3 c). What is
 drawn for an image depends on its place in the unseen domain and the run's seed, not on the batch that it is in.
 """
 
@@ -24,7 +24,9 @@ from unseen.data.store import open_store
 from unseen.federation.measure import measure
 from unseen.method import name_of
 from unseen.nets.net import Net
-from unseen.nets.norms import layers as norms
+from unseen.nets.norms import rules
+from unseen.nets.norms.layers import MomentNorm2d, StatNorm2d, make_pluggable
+from unseen.nets.norms.moments import Statistics
 from unseen.runs.directory import RunDirectory
 from unseen.runs.model import Trained, load_trained
 from unseen.runs.run import number, one_thread
@@ -45,7 +47,7 @@ class Inference:
         changed = ", ".join(f"{key}={value:g}" for key, value in asdict(self).items() if value != usual[key])
         return self.name + (f" ({changed})" if changed else "")
 
-    def rule(self, first: int, images: int, seed: int) -> norms.Rule | None:
+    def rule(self, first: int, images: int, seed: int) -> rules.Rule | None:
         """By which statistics the norms go, for `images` images from place `first` on. None: as they are."""
         return None
 
@@ -73,8 +75,8 @@ class TBN(Inference):
         if self.batch < 1:
             raise UserError(f"tbn: batch is {self.batch}; give 1 or more.")
 
-    def rule(self, first: int, images: int, seed: int) -> norms.Rule:
-        return norms.BatchRule()
+    def rule(self, first: int, images: int, seed: int) -> rules.Rule:
+        return rules.BatchRule()
 
     def most(self) -> int:
         return self.batch
@@ -92,8 +94,8 @@ class IABN(Inference):
     k: float = 4.0  # standard errors that are taken for chance
     smallest: int = 1  # maps of so many pixels or fewer are left to the running statistics
 
-    def rule(self, first: int, images: int, seed: int) -> norms.Rule:
-        return norms.IABN(self.k, self.smallest)
+    def rule(self, first: int, images: int, seed: int) -> rules.Rule:
+        return rules.IABN(self.k, self.smallest)
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,8 @@ class MixNorm(Inference):
         if self.number < 1:
             raise UserError(f"mixnorm: number is {self.number}; give 1 or more.")
 
-    def rule(self, first: int, images: int, seed: int) -> norms.Rule:
-        return norms.MixNorm(self.number, self.share)
+    def rule(self, first: int, images: int, seed: int) -> rules.Rule:
+        return rules.MixNorm(self.number, self.share)
 
     def views(self, x: Tensor, first: int, seed: int) -> Tensor:
         made = [
@@ -126,8 +128,8 @@ class FixedAlpha(Inference):
     name: ClassVar[str] = "fixed-alpha"
     alpha: float = 0.1  # weight of the image's own statistics; FedFD-A does not say which
 
-    def rule(self, first: int, images: int, seed: int) -> norms.Rule:
-        return norms.FixedAlpha(self.alpha)
+    def rule(self, first: int, images: int, seed: int) -> rules.Rule:
+        return rules.FixedAlpha(self.alpha)
 
 
 @dataclass(frozen=True)
@@ -138,18 +140,18 @@ class RandomAlpha(Inference):
     low: float = 0.0  # smallest alpha
     high: float = 1.0  # largest alpha
 
-    def rule(self, first: int, images: int, seed: int) -> norms.Rule:
+    def rule(self, first: int, images: int, seed: int) -> rules.Rule:
         return _Drawn([_dice(seed, first + place, self.name) for place in range(images)], self.low, self.high)
 
 
-class _Drawn(norms.Interpolated):
+class _Drawn(rules.Interpolated):
     """alpha from a generator per image: the n-th norm takes the n-th draw, whoever else is in the batch."""
 
     def __init__(self, dice: list[torch.Generator], low: float, high: float) -> None:
         super().__init__()
         self.dice, self.low, self.high = dice, low, high
 
-    def alpha(self, norm: norms.StatNorm2d, instance: norms.Statistics, reference: norms.Statistics) -> Tensor:
+    def alpha(self, norm: StatNorm2d, instance: Statistics, reference: Statistics) -> Tensor:
         drawn = torch.stack([torch.rand(1, generator=die) for die in self.dice])
         return (self.low + (self.high - self.low) * drawn).to(instance.mean.device)
 
@@ -199,7 +201,7 @@ class Predictor:
         if rule is None:
             return self.method.predict(net, x)
         watched = _Watched(rule)
-        with norms.ruled(net, watched):
+        with rules.ruled(net, watched):
             logits = self.method.predict(net, self.inference.views(x, first, self.seed))
         if not watched.asked:
             raise UserError(
@@ -210,27 +212,27 @@ class Predictor:
         return logits[: len(x)]
 
 
-class _Watched(norms.Rule):
+class _Watched(rules.Rule):
     """A rule that knows whether it was asked: a method whose `predict` sets a rule of its own would hide it."""
 
-    def __init__(self, rule: norms.Rule) -> None:
+    def __init__(self, rule: rules.Rule) -> None:
         self.rule, self.asked = rule, False
 
-    def statistics(self, norm: norms.StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> norms.Statistics:
+    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         self.asked = True
         return self.rule.statistics(norm, mean_BC, var_BC, pixels)
 
 
 def _make_ready(net: Net, method: str) -> None:
     """Norms that follow rules. A net whose norms are of another kind is an error: a rule would pass it by."""
-    others = [norm for norm in net.norms(norms.MomentNorm2d) if not isinstance(norm, norms.StatNorm2d)]
+    others = [norm for norm in net.norms(MomentNorm2d) if not isinstance(norm, StatNorm2d)]
     if others:
         raise UserError(
             f'"{method}" has normalisation layers of its own ({type(others[0]).__name__}): '
             "inference rules are for runs with BatchNorm."
         )
-    if not net.norms(norms.StatNorm2d):
-        norms.make_pluggable(net)
+    if not net.norms(StatNorm2d):
+        make_pluggable(net)
         net.eval()
 
 

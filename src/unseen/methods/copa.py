@@ -25,7 +25,7 @@ from unseen.nets.net import Net
 from unseen.nets.norms import layers as norms
 from unseen.nets.parts.branches import BranchCollector, Branches, give_seats, vote
 from unseen.nets.parts.heads import logits_under
-from unseen.nets.parts.swap import swap_norms
+from unseen.nets.surgery import swap_norms
 
 
 @dataclass(frozen=True)

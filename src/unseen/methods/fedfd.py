@@ -29,18 +29,9 @@ from unseen.core.errors import UserError
 from unseen.core.types import Batch, Share, Tensors, Work
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.nets.norms.layers import (
-    Interpolated,
-    RandomAlpha,
-    References,
-    Statistics,
-    StatNorm2d,
-    make_pluggable,
-    pooled_moments,
-    reference_statistics,
-    ruled,
-    twin,
-)
+from unseen.nets.norms.layers import StatNorm2d, make_pluggable
+from unseen.nets.norms.moments import Statistics, pooled_moments
+from unseen.nets.norms.rules import Interpolated, RandomAlpha, References, reference_statistics, ruled, twin
 
 ADAPTERS = "adapters"  # the name of the adapters among the net's extras
 

@@ -25,7 +25,7 @@ from unseen.method import Method
 from unseen.nets.net import Net
 from unseen.nets.norms.layers import XAN
 from unseen.nets.parts.heads import logits_under
-from unseen.nets.parts.swap import swap_norms
+from unseen.nets.surgery import swap_norms
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import nn
 from unseen.method import Method
 from unseen.nets.net import Net
 from unseen.nets.norms import layers as norms
-from unseen.nets.parts.swap import swap_norms
+from unseen.nets.surgery import swap_norms
 
 
 @dataclass(frozen=True)

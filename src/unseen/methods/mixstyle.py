@@ -15,7 +15,7 @@ from typing import ClassVar
 from unseen.method import Method
 from unseen.nets.net import Net
 from unseen.nets.parts.styles import MixStyle as MixStyleModule
-from unseen.nets.parts.swap import insert_after
+from unseen.nets.surgery import insert_after
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,16 @@
-"""Replacing modules inside a network, in place, by their type."""
+"""Replacing modules inside a network, in place, by their type, and inserting others; in the way methods ask for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
+
+from unseen.core.errors import UserError
+
+if TYPE_CHECKING:
+    from unseen.nets.net import Net  # which itself replaces norms by what is here
 
 B = TypeVar("B", bound=nn.modules.batchnorm._BatchNorm)
 
@@ -66,3 +71,32 @@ class _Follow:
         for name in self._names:
             output = module.get_submodule(name)(output)
         return output
+
+
+# --- where a method says so, with errors for people ------------------------------------------------------------------
+def swap_norms(net: Net, make: Callable[[nn.BatchNorm2d], nn.Module], stages: int | None = None) -> Net:
+    """`net.replace_norms`, but stages that the net does not have, or stages without BatchNorm2d, are an error."""
+    if stages is not None and not 1 <= stages <= net.stages:
+        raise UserError(f"{net.backbone_name} has {net.stages} stages: set stages to a number from 1 to {net.stages}.")
+    replaced = 0
+
+    def counted(norm: nn.BatchNorm2d) -> nn.Module:
+        nonlocal replaced
+        replaced += 1
+        return make(norm)
+
+    net.replace_norms(counted, stages=stages)
+    if not replaced:
+        raise UserError(
+            f"{net.backbone_name} has no BatchNorm2d to replace: choose a backbone with BatchNorm, such as resnet18."
+        )
+    return net
+
+
+def insert_after(net: Net, stages: tuple[int, ...], make: Callable[[], nn.Module]) -> Net:
+    """A new module after each of these stages, counted from 0."""
+    for stage in stages:
+        if not 0 <= stage < net.stages:
+            raise UserError(f"There is no stage {stage} in {net.backbone_name}: it has 0 to {net.stages - 1}.")
+        net.insert(stage, make())
+    return net

@@ -12,7 +12,8 @@ from timm.models.densenet import DenseBlock, DenseNet
 from timm.models.efficientnet import EfficientNet
 from timm.models.mobilenetv3 import MobileNetV3
 from timm.models.resnet import ResNet
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from timm.models.vision_transformer import VisionTransformer as VisionTransformer  # prompts needs it too
+from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import Tensor, nn
 
 from unseen.core.errors import UserError, unknown

@@ -1,85 +1,17 @@
-"""Normalisation layers: one with pluggable statistics (`StatNorm2d` and its rules), XAN, IBN, BIN and DSON.
-
-All of them work alike. The mean and the variance of every channel of every image are computed once
-(`instance_moments`); batch statistics are pooled from those; whatever a layer or rule makes of them is folded with the
-affine map into one scale and one shift per image and channel, and one multiply-add over the maps applies it. B x C
-numbers are cheap; passes over B x C x H x W maps are what a step costs.
-"""
+"""Normalisation layers: one that follows a rule (`StatNorm2d`; the rules are in `rules`), XAN, IBN, BIN and DSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Protocol, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unseen.core.errors import UserError
 from unseen.nets.net import Net
 from unseen.nets.norms.assembled import assembled
-from unseen.nets.norms.renormalised import renormalised
+from unseen.nets.norms.moments import Statistics, instance_moments, multiply_add, normalise, pooled_moments
 from unseen.nets.surgery import plain_batch_norm, replace_batch_norms
-
-
-class Statistics(NamedTuple):
-    """What to subtract and what to divide by: B x C, or 1 x C for all images alike."""
-
-    mean: Tensor
-    std: Tensor
-
-
-# --- the two passes over the maps ------------------------------------------------------------------------------------
-class _InstanceMoments(torch.autograd.Function):
-    """Mean and biased variance over H x W.
-
-    torch.var_mean is not vectorised on CPUs: a normalisation built on it took 5 to 15 times as long, forward and
-    backward. The gradient of both moments together is one multiply-add.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        mean = x.mean(dim=(2, 3))
-        deviation = x - mean[:, :, None, None]
-        var = deviation.mul_(deviation).mean(dim=(2, 3))
-        ctx.save_for_backward(x, mean)
-        return mean, var
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        grad_mean, grad_var = gradients
-        x, mean = ctx.saved_tensors
-        pixels = x.shape[2] * x.shape[3]
-        slope = grad_var * (2 / pixels)
-        offset = grad_mean / pixels - slope * mean
-        return torch.addcmul(offset[:, :, None, None], x, slope[:, :, None, None])
-
-
-def instance_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each channel of each image, B x C each, in float32 at least."""
-    if x.dtype in (torch.bfloat16, torch.float16):
-        x = x.float()
-    mean, var = _InstanceMoments.apply(x)  # type: ignore[no-untyped-call]
-    return mean, var
-
-
-def multiply_add(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """x * scale + shift, with one scale and shift per image and channel (B x C) or per channel (1 x C)."""
-    return torch.addcmul(shift.to(x.dtype)[:, :, None, None], x, scale.to(x.dtype)[:, :, None, None])
-
-
-def normalise(x: Tensor, statistics: Statistics, weight: Tensor, bias: Tensor) -> Tensor:
-    """(x - mean) / std * weight + bias in one pass."""
-    scale = weight / statistics.std
-    return multiply_add(x, scale, bias - statistics.mean * scale)
-
-
-def pooled_moments(mean_BC: Tensor, var_BC: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance over the batch, 1 x C, from those of the images."""
-    mean = mean_BC.mean(dim=0, keepdim=True)
-    return mean, (var_BC + (mean_BC - mean).square()).mean(dim=0, keepdim=True)
 
 
 # --- a BatchNorm that is computed from the moments -------------------------------------------------------------------
@@ -136,35 +68,32 @@ class MomentNorm2d(nn.BatchNorm2d):
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
 
 
-# --- pluggable statistics --------------------------------------------------------------------------------------------
-class Rule:
-    """Says by which statistics a `StatNorm2d` normalises. Subclass and override `statistics`.
+# --- layers that follow a rule ---------------------------------------------------------------------------------------
+class MapRule(Protocol):
+    """What a `StatNorm2d` asks of a rule. The rules know the layers; the layers know no more of them than this."""
 
-    It gets the moments of each image, B x C, and returns mean and standard deviation, B x C or 1 x C; `norm.std(var)`
-    is the standard deviation with the layer's epsilon, `norm.running()` the running statistics.
-    """
+    def normalise(self, norm: StatNorm2d, x: Tensor) -> Tensor: ...
 
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
-        return norm.running()
 
-    def normalise(self, norm: StatNorm2d, x: Tensor) -> Tensor:
-        pixels = x.shape[2] * x.shape[3]
-        return renormalised(x, lambda mean, var: norm.fold(self.statistics(norm, mean, var, pixels)))
+class VectorRule(Protocol):
+    """What a `StatNorm1d` asks of a rule."""
+
+    def normalise_vectors(self, norm: StatNorm1d, x: Tensor) -> Tensor: ...
 
 
 class StatNorm2d(MomentNorm2d):
     """A BatchNorm2d that follows `rule`; without one it is an ordinary BatchNorm2d, to the bit."""
 
-    rule: Rule | None = None
+    rule: MapRule | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) if self.rule is None else self.rule.normalise(self, x)
 
 
 class StatNorm1d(nn.BatchNorm1d):
-    """A BatchNorm1d (in the neck) that treats the two halves of a twin batch apart; see `twin`."""
+    """A BatchNorm1d (in the neck) that treats the two halves of a twin batch apart; see `rules.twin`."""
 
-    rule: Twin | None = None
+    rule: VectorRule | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) if self.rule is None else self.rule.normalise_vectors(self, x)
@@ -175,221 +104,6 @@ def make_pluggable(net: Net) -> Net:
     replace_batch_norms(net, nn.BatchNorm2d, StatNorm2d.of)
     replace_batch_norms(net, nn.BatchNorm1d, lambda norm: plain_batch_norm(norm, StatNorm1d))
     return net
-
-
-@contextmanager
-def ruled(net: Net, rule: Rule | None) -> Iterator[None]:
-    """Inside, every `StatNorm2d` of the net follows `rule`."""
-    norms = net.norms(StatNorm2d)
-    if not norms:
-        raise UserError(
-            f"{net.backbone_name or 'This backbone'} has no BatchNorm2d to change: "
-            "choose a backbone with BatchNorm, resnet18 for one."
-        )
-    before = [norm.rule for norm in norms]
-    for norm in norms:
-        norm.rule = rule
-    try:
-        yield
-    finally:
-        for norm, old in zip(norms, before, strict=True):
-            norm.rule = old
-
-
-References = Mapping[nn.Module, Statistics]
-
-
-def reference_statistics(net: Net, received: Mapping[str, Tensor]) -> dict[nn.Module, Statistics]:
-    """The running statistics that a state (the received global model's) holds for each `StatNorm2d` of the net."""
-    references: dict[nn.Module, Statistics] = {}
-    for name, module in net.named_modules():
-        if isinstance(module, StatNorm2d):
-            mean = received[f"{name}.running_mean"].to(module.weight.device)
-            var = received[f"{name}.running_var"].to(module.weight.device)
-            references[module] = Statistics(mean[None], module.std(var[None]))
-    return references
-
-
-class BatchRule(Rule):
-    """The statistics of the batch, in eval mode too, without tracking (TBN; at one image the instance's)."""
-
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
-        mean, var = pooled_moments(mean_BC, var_BC)
-        return Statistics(mean, norm.std(var))
-
-
-class InstanceRule(Rule):
-    """Each image by its own statistics."""
-
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
-        return Statistics(mean_BC, norm.std(var_BC))
-
-
-class Interpolated(Rule):
-    """alpha * instance + (1 - alpha) * reference, for means and standard deviations (FedFD's Eq. 6).
-
-    `alpha` returns a number, or a tensor that broadcasts with B x C: per channel 1 x C, per image B x 1. The reference
-    is what `references` holds for the layer, or its running statistics.
-    """
-
-    def __init__(self, references: References | None = None) -> None:
-        self.references = references
-
-    def alpha(self, norm: StatNorm2d, instance: Statistics, reference: Statistics) -> Tensor | float:
-        return 0.0
-
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
-        instance = Statistics(mean_BC, norm.std(var_BC))
-        reference = norm.running() if self.references is None else self.references[norm]
-        alpha = self.alpha(norm, instance, reference)
-        return Statistics(
-            reference.mean + alpha * (instance.mean - reference.mean),
-            reference.std + alpha * (instance.std - reference.std),
-        )
-
-
-class FixedAlpha(Interpolated):
-    """The same alpha for every image and layer."""
-
-    def __init__(self, value: float, references: References | None = None) -> None:
-        super().__init__(references)
-        self.value = value
-
-    def alpha(self, norm: StatNorm2d, instance: Statistics, reference: Statistics) -> Tensor | float:
-        return self.value
-
-
-class RandomAlpha(Interpolated):
-    """alpha ~ U(low, high), drawn at every layer and call: per "channel" (FedFD's u), "image", "both" or "number"."""
-
-    def __init__(
-        self,
-        generator: torch.Generator,
-        per: Literal["channel", "image", "both", "number"] = "channel",
-        low: float = 0.0,
-        high: float = 1.0,
-        references: References | None = None,
-    ) -> None:
-        super().__init__(references)
-        self.generator = generator
-        self.per = per
-        self.low = low
-        self.high = high
-
-    def alpha(self, norm: StatNorm2d, instance: Statistics, reference: Statistics) -> Tensor | float:
-        images, channels = instance.mean.shape
-        shapes = {"channel": (1, channels), "image": (images, 1), "both": (images, channels), "number": (1, 1)}
-        draw = torch.rand(shapes[self.per], generator=self.generator)  # on the CPU: the same on every device
-        return (self.low + (self.high - self.low) * draw).to(instance.mean.device)
-
-
-class IABN(Rule):
-    """Instance-aware BatchNorm: running statistics, corrected where an image's differ by more than k standard errors.
-
-    Gong et al.: NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation. NeurIPS 2022. With L pixels
-    the standard errors of mean and variance are sqrt(var / L) and var * sqrt(2 / (L - 1)); the excess over k of them
-    (soft shrinkage) is added. Maps of `smallest` pixels or fewer are left to the running statistics.
-    """
-
-    def __init__(self, k: float = 4.0, smallest: int = 1) -> None:
-        self.k = k
-        self.smallest = max(smallest, 1)
-
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
-        if pixels <= self.smallest:
-            return norm.running()
-        assert norm.running_mean is not None and norm.running_var is not None
-        mean, var = norm.running_mean[None], norm.running_var[None]
-        unbiased = var_BC * (pixels / (pixels - 1))
-        mean_error = (var / pixels).sqrt()
-        var_error = var * (2 / (pixels - 1)) ** 0.5
-        return Statistics(
-            mean + soft_shrink(mean_BC - mean, self.k * mean_error),
-            norm.std((var + soft_shrink(unbiased - var, self.k * var_error)).clamp_min(0)),
-        )
-
-
-def soft_shrink(x: Tensor, threshold: Tensor) -> Tensor:
-    """x moved towards zero by the threshold, and zero within it. (torch's takes one threshold for all.)"""
-    return x - x.clamp(-threshold, threshold)
-
-
-class MixNorm(Rule):
-    """`share` of the statistics of an image's augmented views, pooled, and the rest of the running ones.
-
-    Hu et al.: MixNorm: Test-Time Adaptation Through Online Normalization Estimation. 2021. The batch holds all images'
-    first views, then all second views, and so on. The paper also moves the running statistics with the test images;
-    here an answer must not depend on other images, so they stay.
-    """
-
-    def __init__(self, views: int, share: float = 0.05) -> None:
-        self.views = views
-        self.share = share
-
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
-        shape = (self.views, -1, mean_BC.shape[1])
-        mean_VBC, var_VBC = mean_BC.view(shape), var_BC.view(shape)
-        mean = mean_VBC.mean(dim=0)
-        var = (var_VBC + (mean_VBC - mean).square()).mean(dim=0)
-        assert norm.running_mean is not None and norm.running_var is not None
-        return Statistics(
-            torch.lerp(norm.running_mean.expand_as(mean), mean, self.share).repeat(self.views, 1),
-            norm.std(torch.lerp(norm.running_var.expand_as(var), var, self.share)).repeat(self.views, 1),
-        )
-
-
-# --- two passes in one -----------------------------------------------------------------------------------------------
-class Twin(Rule):
-    """The rule inside `twin`."""
-
-    def __init__(self, rule: Rule, vectors: Literal["batch", "running"]) -> None:
-        self.rule = rule
-        self.vectors = vectors
-        self.split = False  # whether this forward pass has met its first norm
-
-    def normalise(self, norm: StatNorm2d, x: Tensor) -> Tensor:
-        if not self.split:
-            # Up to here both passes are the same, and ran once.
-            self.split = True
-            x = torch.cat([x, x])
-        return super().normalise(norm, x)
-
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
-        (mean_1, mean_2), (var_1, var_2) = mean_BC.chunk(2), var_BC.chunk(2)
-        first = norm.ordinary(mean_1, var_1, pixels)
-        second = self.rule.statistics(norm, mean_2, var_2, pixels)
-        return Statistics(
-            torch.cat([first.mean.expand_as(mean_1), second.mean.expand_as(mean_2)]),
-            torch.cat([first.std.expand_as(mean_1), second.std.expand_as(mean_2)]),
-        )
-
-    def normalise_vectors(self, norm: StatNorm1d, x: Tensor) -> Tensor:
-        first, second = x.chunk(2)
-        by_batch = norm.training and self.vectors == "batch"
-        running = (None, None) if by_batch else (norm.running_mean, norm.running_var)
-        second = F.batch_norm(second, *running, norm.weight, norm.bias, by_batch, 0.0, norm.eps)
-        return torch.cat([nn.BatchNorm1d.forward(norm, first), second])
-
-
-@contextmanager
-def twin(net: Net, rule: Rule, vectors: Literal["batch", "running"] = "batch") -> Iterator[None]:
-    """Inside, one `net.features(x)` is two passes: 2B rows, first those of an ordinary pass, then those under `rule`.
-
-    The net's first BatchNorm2d doubles the batch, so what lies before it runs once and all the rest as one batch. The
-    first half is normalised as ever (in train mode by its batch, moving the running statistics), the second by `rule`,
-    without moving anything. A BatchNorm1d has no instance statistics: it normalises the second half by that half's own
-    batch statistics, or by its running ones (`vectors`). One forward pass per `with`. Needs `make_pluggable`.
-    """
-    both = Twin(rule, vectors)
-    vector_norms = net.norms(StatNorm1d)
-    with ruled(net, both):
-        for norm in vector_norms:
-            norm.rule = both
-        try:
-            yield
-        finally:
-            for norm in vector_norms:
-                norm.rule = None
 
 
 # --- layers that stand beside ----------------------------------------------------------------------------------------

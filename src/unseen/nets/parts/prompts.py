@@ -29,7 +29,7 @@ class Prompt(nn.Module):
 
 def add_prompt(net: Net, length: int) -> Net:
     """A prompt in front of the first block. A net without tokens is an error."""
-    from timm.models.vision_transformer import VisionTransformer  # takes seconds, and only DoPrompt needs it
+    from unseen.nets.timm_backbones import VisionTransformer  # timm takes seconds, and only DoPrompt needs it here
 
     backbone = net.backbone
     if not isinstance(backbone, VisionTransformer):

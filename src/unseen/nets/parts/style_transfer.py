@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.errors import UserError
-from unseen.nets.norms.layers import pooled_moments
+from unseen.nets.norms.moments import pooled_moments
 from unseen.nets.parts.styles import EPSILON, Style, restyle, style_of
 from unseen.nets.weights import read_file
 

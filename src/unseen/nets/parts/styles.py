@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from unseen.nets.norms.layers import instance_moments, multiply_add
+from unseen.nets.norms.moments import instance_moments, multiply_add
 
 EPSILON = 1e-6
 
