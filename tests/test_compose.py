@@ -1,23 +1,38 @@
-"""Composition: order, sums, corners, owners, clashes."""
+"""Composition: order, sums, scopes, owners, clashes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar, cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tests.tiny_federation import federation
 from tests.tiny_work import batch, make_work, tiny_net
 from unseen.core.errors import UserError
-from unseen.core.types import Batch, Reply, Server, Tensors, Work
-from unseen.method import Composed, Method, Weigh, compose, name_of
+from unseen.core.types import Batch, Order, Reply, Server, Tensors, Work
+from unseen.method import (
+    BY_VARIANT,
+    Composed,
+    Method,
+    ScopedMapping,
+    Traits,
+    Weigh,
+    changed_fields,
+    compose,
+    name_of,
+    parts_of,
+)
 from unseen.methods.fedbn import FedBN
 from unseen.methods.fedprox import FedProx
 from unseen.methods.silobn import SiloBN
-from unseen.registry import parse
+from unseen.nets.net import Net
+from unseen.registry import parse, registered
 
 
 @dataclass(frozen=True)
@@ -40,9 +55,11 @@ class Remembers(Method):
     def report(self, work: Work) -> Tensors:
         return {"steps": work.memory["steps"]}
 
+    def hear(self, server: Server, reply: Reply) -> None:
+        server.memory["total"] = server.memory.get("total", torch.tensor(0)) + reply.report["steps"]
+
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
         replies = list(replies)
-        server.memory["total"] = torch.stack([r.report["steps"] for r in replies]).sum()
         return {**server.state, "weights": torch.tensor([weigh(r) for r in replies])}
 
 
@@ -60,7 +77,7 @@ class ByReport(Method):
 @dataclass(frozen=True)
 class Alone(Method):
     name: ClassVar[str] = "alone"
-    ignores: ClassVar[frozenset[str]] = frozenset({"penalty"})
+    traits: ClassVar[Traits] = Traits(ignores=frozenset({"penalty"}))
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
         return work.net(batch.x).sum() * 0
@@ -86,19 +103,151 @@ def test_penalties_are_summed_into_the_loss() -> None:
     assert both.method.loss(both, batch()).item() == pytest.approx(plain.method.loss(plain, batch()).item() + 2.0)
 
 
-def test_each_part_has_its_own_corner() -> None:
+def test_each_part_has_its_own_scope() -> None:
     method = compose(Remembers(), ByReport())
     work = make_work(method)
     method.step(work, batch())
     method.step(work, batch())
     assert set(work.memory) == {"remembers/steps"}
-    told = method.report(work)
-    assert told["remembers/steps"].item() == 2 and told["byreport/mine"].item() == 5.0
+    statistics = method.report(work)
+    assert statistics["remembers/steps"].item() == 2 and statistics["byreport/mine"].item() == 5.0
     server = Server({})
-    replies = [Reply(c, "train", 1, 3, report=told) for c in "ab"]
+    replies = [Reply(c, "train", 1, 3, report=statistics) for c in "ab"]
+    for reply in replies:
+        method.hear(server, reply)
     state = method.merge(server, iter(replies), lambda r: method.weigh(server, r))
-    assert state["weights"].tolist() == [5.0, 5.0]  # the weight is byreport's, from its own corner of the report
+    assert state["weights"].tolist() == [5.0, 5.0]  # the weight is byreport's, from its own scope of the report
     assert server.memory["remembers/total"].item() == 4
+
+
+@dataclass(frozen=True)
+class Side(Method):
+    """Has a side network with an optimizer of its own, which is called as in every other such part."""
+
+    name: ClassVar[str] = "side"
+    traits: ClassVar[Traits] = Traits(keeps_optimizers=frozenset({"side"}))
+    rate: float = 0.5
+
+    def build(self, net: Net) -> Net:
+        net.extras[self.name] = nn.Linear(2, 2)
+        return net
+
+    def prepare(self, work: Work) -> None:
+        own = list(work.net.extras[self.name].parameters())
+        work.withdraw(own)
+        work.optimizers["side"] = torch.optim.SGD(own, lr=self.rate, momentum=0.9)
+        work.scratch["start"] = [p.detach().clone() for p in own]
+
+    def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
+        loss = work.net.extras[self.name](torch.ones(1, 2)).sum()
+        self.descend(work, loss, "side")
+        return features.new_zeros(())
+
+    def report(self, work: Work) -> Tensors:
+        start = cast(list[Tensor], work.scratch["start"])
+        now = [p.detach() for p in work.net.extras[self.name].parameters()]
+        return {"moved": torch.stack([(a - b).abs().max() for a, b in zip(start, now, strict=True)]).max()}
+
+
+@dataclass(frozen=True)
+class SecondSide(Side):
+    name: ClassVar[str] = "second"
+    rate: float = 0.125
+
+
+def test_optimizers_and_scratch_of_one_name_do_not_collide() -> None:
+    method = compose(Side(), SecondSide())
+    work = make_work(method)
+    method.prepare(work)
+    assert set(work.optimizers) == {"main", "side/side", "second/side"}
+    assert [work.optimizers[f"{name}/side"].param_groups[0]["lr"] for name in ("side", "second")] == [0.5, 0.125]
+    method.step(work, batch())
+    moved = {name: float(value) for name, value in method.report(work).items()}
+    assert moved == {"side/moved": pytest.approx(0.5), "second/moved": pytest.approx(0.125)}
+
+
+def test_optimizers_of_parts_are_kept_between_rounds(tmp_path: Path) -> None:
+    """With momentum .9 and a gradient of one everywhere, the first step of the second round is 1.9 rates long."""
+    fed = federation(compose(Side(), SecondSide()), tmp_path, rounds=2, local_steps=1)
+    assert fed.method.about.keeps_optimizers == {"side/side", "second/side"}
+    first = fed.runner.reply("a", Order("train", 1, fed.server.state))
+    second = fed.runner.reply("a", Order("train", 2, fed.server.state))
+    assert first.report["side/moved"].item() == pytest.approx(0.5)
+    assert second.report["side/moved"].item() == pytest.approx(0.5 * 1.9)
+    assert second.report["second/moved"].item() == pytest.approx(0.125 * 1.9)
+
+
+def test_the_main_optimizer_is_the_same_for_all_parts() -> None:
+    whole: dict[str, object] = {"main": 1, "one/side": 2, "other/side": 3}
+    part = ScopedMapping(whole, "one/", frozenset({"main"}))
+    assert dict(part) == {"main": 1, "side": 2} and len(part) == 2
+    part["main"], part["new"] = 4, 5
+    assert whole == {"main": 4, "one/side": 2, "other/side": 3, "one/new": 5}
+    del part["side"]
+    assert "one/side" not in whole
+
+
+def test_traits_of_parts_become_those_of_the_whole() -> None:
+    one = Traits(sends="styles", norms="BIN", counts_images=False, ignores=frozenset({"loss"}))
+    two = Traits(sends="heads", remark="ours", needs_full_state=True, keeps_optimizers=frozenset({"main"}))
+    assert one + two == Traits(
+        sends="styles; heads",
+        remark="ours",
+        norms="BIN",
+        counts_images=False,
+        needs_full_state=True,
+        keeps_optimizers=frozenset({"main"}),
+        ignores=frozenset({"loss"}),
+    )
+    assert Traits() + one == one + Traits() == one
+    assert parse("ga+stablefdg", {"sharing": "none"}).about == parse("ga").about
+    assert parse("fedbn+ccst").about.remark == "weight-free, ours"
+
+
+# --- variants --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Varied(Method):
+    name: ClassVar[str] = "varied"
+    variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "ours": {"rate": 0.0, "deep": False},
+        "paper": {"rate": 2.0, "deep": True},
+    }
+
+    variant: str = "ours"
+    rate: float = BY_VARIANT
+    deep: bool = BY_VARIANT
+    other: float = 1.0
+
+
+def test_a_variant_sets_what_was_not_given() -> None:
+    assert (Varied().rate, Varied().deep) == (0.0, False)
+    assert (Varied("paper").rate, Varied("paper").deep) == (2.0, True)
+    assert (Varied("paper", rate=0.0).rate, Varied("paper", deep=False).deep) == (0.0, False)  # what was given wins
+    assert Varied("paper") == Varied("paper", 2.0, True)
+    with pytest.raises(UserError, match=r'no variant "papr".*Did you mean "paper".*varied has ours, paper'):
+        Varied("papr")
+
+
+def test_changed_fields_are_those_that_the_variant_does_not_set() -> None:
+    assert changed_fields(Varied()) == changed_fields(Varied(rate=0.0)) == {}
+    assert changed_fields(Varied("paper")) == {"variant": "paper"}
+    assert changed_fields(Varied("paper", rate=0.0)) == {"variant": "paper", "rate": 0.0}
+    assert changed_fields(Varied(other=2.0)) == {"other": 2.0}
+
+
+@pytest.mark.parametrize("name", [name for name, kind in registered().items() if kind.variants])
+def test_every_variant_sets_the_same_fields_and_is_what_it_is_called(name: str) -> None:
+    kind = registered()[name]
+    own = {f.name: f.default for f in fields(kind)}
+    assert own["variant"] == next(iter(kind.variants))  # the first is the default
+    assert typing.get_args(typing.get_type_hints(kind)["variant"]) == tuple(kind.variants)
+    filled = {field for field, default in own.items() if default is BY_VARIANT}
+    for variant, values in kind.variants.items():
+        assert set(values) <= filled and None not in values.values()
+        assert set(values) == set(next(iter(kind.variants.values())))
+        assert changed_fields(parse(name, {"variant": variant})) == (
+            {} if variant == own["variant"] else {"variant": variant}
+        )
 
 
 def test_two_owners_of_a_verb_clash_by_name() -> None:
@@ -120,7 +269,7 @@ def test_names_and_fields() -> None:
     method = compose(FedBN(), FedProx(mu=0.5))
     assert isinstance(method, Composed)
     assert name_of(method) == "fedbn+fedprox"
-    assert method.describe() == {"fedbn": {}, "fedprox": {"mu": 0.5}}
+    assert [changed_fields(part) for part in parts_of(method)] == [{}, {"mu": 0.5}]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import pytest
 
 from unseen.core.errors import UserError
-from unseen.method import Method, name_of
+from unseen.method import Method, name_of, parts_of
+from unseen.methods.fedprox import FedProx
 from unseen.registry import convert, parse, registered
 
 
@@ -29,8 +30,8 @@ def test_files_are_registered_by_being_there() -> None:
 def test_parse_with_fields() -> None:
     method = parse("fedbn+fedprox", {"mu": "0.5"})
     assert name_of(method) == "fedbn+fedprox"
-    assert method.describe()["fedprox"] == {"mu": 0.5}
-    assert parse("fedprox", {"fedprox.mu": 0.25}).describe() == {"mu": 0.25}
+    assert parts_of(method)[1] == FedProx(mu=0.5)
+    assert parse("fedprox", {"fedprox.mu": 0.25}) == FedProx(mu=0.25)
 
 
 def test_unknown_names_come_with_the_nearest() -> None:

@@ -1,4 +1,4 @@
-"""A client's desk for tests: a tiny ConvNet, random images, and any method on it."""
+"""A client's work for tests: a tiny ConvNet, random images, and any method on it."""
 
 from __future__ import annotations
 

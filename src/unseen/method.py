@@ -17,18 +17,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen.core.errors import UserError
+from unseen.core.errors import UserError, unknown
 from unseen.core.tensors import RunningMean, prefixed, unprefixed
-from unseen.core.types import Batch, ClientId, Memory, Reply, Server, Share, Tensors, Work
+from unseen.core.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
 from unseen.nets.net import Net
 
 Weigh = Callable[[Reply], float]
+
+
+BY_VARIANT: Any = None  # the default of a field that the method's table of `variants` sets
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the loops, the ledger and the tables must know of a method beside its verbs."""
+
+    sends: str = ""  # what leaves a client beyond the model's weights, in words; "" for nothing
+    remark: str = ""  # what a reader of a table must know beside the name, as that it is not quite the published one
+    norms: str = ""  # the kind of norm that `build` puts in BatchNorm's place; "" for none. A net has one kind
+    counts_images: bool = True  # a client weighs as much as it has images; off: all clients weigh the same
+    needs_full_state: bool = False  # orders carry all of `share.up`, also what clients do not load
+    validates_locally: bool = False  # replies carry the local model's own validation score (GA)
+    keeps_optimizers: frozenset[str] = frozenset()  # optimizers whose state a client keeps between rounds
+    ignores: frozenset[str] = frozenset()  # verbs of other parts that this method's own verbs never call
+
+    def __add__(self, other: Traits) -> Traits:
+        """The traits of two parts as one method's. `compose` has refused parts with different norms."""
+        return Traits(
+            sends="; ".join(filter(None, (self.sends, other.sends))),
+            remark="; ".join(filter(None, (self.remark, other.remark))),
+            norms=self.norms or other.norms,
+            counts_images=self.counts_images and other.counts_images,
+            needs_full_state=self.needs_full_state or other.needs_full_state,
+            validates_locally=self.validates_locally or other.validates_locally,
+            keeps_optimizers=self.keeps_optimizers | other.keeps_optimizers,
+            ignores=self.ignores | other.ignores,
+        )
 
 
 @dataclass(frozen=True)
@@ -36,27 +66,24 @@ class Method:
     """FedAvg. Override a verb to differ from it."""
 
     name: ClassVar[str] = ""  # on the command line; set by the registry from the file's name
-    sends: ClassVar[str] = ""  # what leaves a client beyond the model's weights, in words; "" for nothing
-    needs_full_state: ClassVar[bool] = False  # orders carry all of `share.up`, also what clients do not load
-    validates_locally: ClassVar[bool] = False  # replies carry the local model's own validation score (GA)
-    keeps_optimizers: ClassVar[frozenset[str]] = frozenset()  # optimizers whose state a client keeps between rounds
-    counts_images: ClassVar[bool] = True  # a client weighs as much as it has images; off: all clients weigh the same
-    ignores: ClassVar[frozenset[str]] = frozenset()  # verbs of other parts that this method's own verbs never call
+    traits: ClassVar[Traits] = Traits()  # read them by `about`, which knows the fields
+    variants: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # for each value of the field `variant`: what it sets
+
+    def __post_init__(self) -> None:
+        """Fields that were not given are set by the variant."""
+        if not self.variants:
+            return
+        chosen = vars(self)["variant"]
+        if chosen not in self.variants:
+            raise unknown("variant", chosen, self.variants, f"{self.name} has {', '.join(self.variants)}.")
+        for name, value in self.variants[chosen].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     @property
-    def sending(self) -> str:
-        """`sends`, less what these fields leave out."""
-        return self.sends
-
-    @property
-    def remark(self) -> str:
-        """What a reader of a table must know beside the name, as that this is not quite the published method."""
-        return ""
-
-    @property
-    def norms(self) -> str:
-        """What `build` makes of the BatchNorm layers: the name of another kind, or nothing. A net has one kind."""
-        return ""
+    def about(self) -> Traits:
+        """The traits under these fields. Override it where a field changes one."""
+        return self.traits
 
     # --- the model -----------------------------------------------------------------------------------------------
     def build(self, net: Net) -> Net:
@@ -125,12 +152,19 @@ class Method:
         return {}
 
     # --- on the server -------------------------------------------------------------------------------------------
+    def hear(self, server: Server, reply: Reply) -> None:
+        """Note what one good train reply says, before `merge` sees it: in `server.memory`, or as a new tensor in
+        `server.state`. Never change a tensor in place: messages may still hold it."""
+
     def weigh(self, server: Server, reply: Reply) -> float:
         """A reply's weight in the mean; weights are normalised by their sum."""
-        return float(reply.num_examples) if self.counts_images else 1.0
+        return float(reply.num_examples) if self.about.counts_images else 1.0
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
-        """The new server state. `replies` stream in, in the clients' order; `weigh(reply)` is the composed weight."""
+        """The new server state. `replies` stream in, in the clients' order; `weigh(reply)` is the composed weight.
+
+        Each reply is heard as it comes: read `server.state` after the last one.
+        """
         mean = RunningMean()
         for reply in replies:
             mean.add(reply.state, weigh(reply))
@@ -146,11 +180,6 @@ class Method:
         """For pictures, one row per image: the adapters' alphas, attention maps. The net is in eval mode."""
         return {}
 
-    # --- about ---------------------------------------------------------------------------------------------------
-    def describe(self) -> dict[str, object]:
-        """The fields as plain values, for config.json."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
 
 # --- composition -----------------------------------------------------------------------------------------------------
 ONE_OWNER = ("loss", "step", "weigh", "merge", "predict")
@@ -161,24 +190,34 @@ def overrides(part: Method, verb: str) -> bool:
     return getattr(type(part), verb) is not getattr(Method, verb)
 
 
-class ScopedMapping(MutableMapping[str, Tensor]):
-    """A part's own corner of a memory: the keys below its name."""
+V = TypeVar("V")
+SHARED_OPTIMIZERS = frozenset({"main"})  # the same for all parts; every other optimizer is its part's own
 
-    def __init__(self, memory: Memory, prefix: str) -> None:
-        self._memory, self._prefix = memory, prefix
 
-    def __getitem__(self, key: str) -> Tensor:
-        return self._memory[self._prefix + key]
+class ScopedMapping(MutableMapping[str, V]):
+    """A part's own scope of a mapping: the keys below its name. `shared` keys are the same for all parts."""
 
-    def __setitem__(self, key: str, value: Tensor) -> None:
-        self._memory[self._prefix + key] = value
+    def __init__(self, whole: MutableMapping[str, V], prefix: str, shared: frozenset[str] = frozenset()) -> None:
+        self._whole, self._prefix, self._shared = whole, prefix, shared
+
+    def _key(self, key: str) -> str:
+        return key if key in self._shared else self._prefix + key
+
+    def __getitem__(self, key: str) -> V:
+        return self._whole[self._key(key)]
+
+    def __setitem__(self, key: str, value: V) -> None:
+        self._whole[self._key(key)] = value
 
     def __delitem__(self, key: str) -> None:
-        del self._memory[self._prefix + key]
+        del self._whole[self._key(key)]
 
     def __iter__(self) -> Iterator[str]:
-        start = len(self._prefix)
-        return (key[start:] for key in self._memory if key.startswith(self._prefix))
+        for key in self._whole:
+            if key in self._shared:
+                yield key
+            elif key.startswith(self._prefix):
+                yield key[len(self._prefix) :]
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -188,19 +227,21 @@ class ScopedMapping(MutableMapping[str, Tensor]):
 class Composed(Method):
     """Several methods at once: `fedbn+fedfd+ga`.
 
-    build, prepare, augment, gradient: in order. share: intersection. penalty: sum. survey, brief, report, memory: each part
-    its own corner. loss, step, weigh, merge, predict: one owner at most, else an error naming both.
+    build, prepare, augment, gradient: in order. share: intersection. penalty: sum. survey, brief, report, hear, and memory,
+    scratch and optimizers but the main one: each part in its own scope. loss, step, weigh, merge, predict: one owner at
+    most, else an error naming both.
     """
 
     parts: tuple[Method, ...] = ()
 
     @property
-    def sending(self) -> str:
-        return "; ".join(part.sending for part in self.parts if part.sending)
-
-    @property
-    def remark(self) -> str:
-        return "; ".join(part.remark for part in self.parts if part.remark)
+    def about(self) -> Traits:
+        total = Traits()
+        for part in self.parts:
+            kept = part.about.keeps_optimizers
+            own = frozenset(f"{part.name}/{name}" for name in kept - SHARED_OPTIMIZERS)
+            total += replace(part.about, keeps_optimizers=(kept & SHARED_OPTIMIZERS) | own)
+        return total
 
     def _owner(self, verb: str) -> Method:
         return next((part for part in self.parts if overrides(part, verb)), self.parts[0])
@@ -209,7 +250,12 @@ class Composed(Method):
         whole = work.whole or work
         prefix = f"{part.name}/"
         return replace(
-            whole, memory=ScopedMapping(whole.memory, prefix), brief=unprefixed(prefix, whole.brief), whole=whole
+            whole,
+            memory=ScopedMapping(whole.memory, prefix),
+            scratch=ScopedMapping(whole.scratch, prefix),
+            optimizers=ScopedMapping(whole.optimizers, prefix, SHARED_OPTIMIZERS),
+            brief=unprefixed(prefix, whole.brief),
+            whole=whole,
         )
 
     def _server_for(self, part: Method, server: Server) -> Server:
@@ -231,11 +277,11 @@ class Composed(Method):
         return any(part.surveys(round) for part in self.parts)
 
     def survey(self, work: Work) -> Tensors:
-        told: Tensors = {}
+        statistics: Tensors = {}
         for part in self.parts:
             if part.surveys(work.round):
-                told |= prefixed(f"{part.name}/", part.survey(self._work_for(part, work)))
-        return told
+                statistics |= prefixed(f"{part.name}/", part.survey(self._work_for(part, work)))
+        return statistics
 
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
@@ -243,12 +289,10 @@ class Composed(Method):
         notes: dict[ClientId, Tensors] = {}
         for part in self.parts:
             prefix = f"{part.name}/"
-            heard = (
-                {client: unprefixed(prefix, told) for client, told in surveys.items()}
-                if part.surveys(server.round + 1)
-                else {}
-            )
-            for client, note in part.brief(self._server_for(part, server), heard, chosen).items():
+            own: dict[ClientId, Tensors] = {}
+            if part.surveys(server.round + 1):
+                own = {client: unprefixed(prefix, statistics) for client, statistics in surveys.items()}
+            for client, note in part.brief(self._server_for(part, server), own, chosen).items():
                 notes[client] = {**notes.get(client, {}), **prefixed(prefix, note)}
         return notes
 
@@ -280,37 +324,39 @@ class Composed(Method):
         part.step(self._work_for(part, work), batch)
 
     def report(self, work: Work) -> Tensors:
-        told: Tensors = {}
+        statistics: Tensors = {}
         for part in self.parts:
-            told |= prefixed(f"{part.name}/", part.report(self._work_for(part, work)))
-        return told
+            statistics |= prefixed(f"{part.name}/", part.report(self._work_for(part, work)))
+        return statistics
+
+    def hear(self, server: Server, reply: Reply) -> None:
+        for part in self.parts:
+            part.hear(self._server_for(part, server), self._reply_for(part, reply))
 
     def weigh(self, server: Server, reply: Reply) -> float:
-        # Equal weights are where a part begins, and no claim to the verb: GA adjusts those of `fedsr+ga`.
-        usual = next((part for part in self.parts if not part.counts_images), self.parts[0])
-        part = next((part for part in self.parts if overrides(part, "weigh")), usual)
+        part = self._owner("weigh")
+        # Equal weights are a trait, and no claim to the verb: GA adjusts those of `fedsr+ga`.
+        if not overrides(part, "weigh"):
+            return super().weigh(server, reply)
         return part.weigh(self._server_for(part, server), self._reply_for(part, reply))
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
         part = self._owner("merge")
         originals: dict[ClientId, Reply] = {}
 
-        def heard() -> Iterator[Reply]:
+        def views() -> Iterator[Reply]:
             for reply in replies:
-                # Only the report is kept back: `weigh` may belong to another part, which must see its own corner of it.
+                # Only the report is kept back: `weigh` may belong to another part, which must see its own scope of it.
                 originals[reply.client] = replace(reply, state={})
                 yield self._reply_for(part, reply)
 
-        return part.merge(self._server_for(part, server), heard(), lambda reply: weigh(originals[reply.client]))
+        return part.merge(self._server_for(part, server), views(), lambda reply: weigh(originals[reply.client]))
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         return self._owner("predict").predict(net, x)
 
     def inspect(self, net: Net, x: Tensor) -> Tensors:
         return {name: value for part in self.parts for name, value in part.inspect(net, x).items()}
-
-    def describe(self) -> dict[str, object]:
-        return {part.name: part.describe() for part in self.parts}
 
 
 def parts_of(method: Method) -> tuple[Method, ...]:
@@ -321,6 +367,14 @@ def parts_of(method: Method) -> tuple[Method, ...]:
 def name_of(method: Method) -> str:
     """`"fedbn+fedfd"`."""
     return "+".join(part.name for part in parts_of(method))
+
+
+def changed_fields(part: Method) -> dict[str, object]:
+    """The fields of a method that differ from their defaults; where its variant sets a default, from that."""
+    kind: Any = type(part)
+    usual = vars(kind(variant=vars(part)["variant"]) if part.variants else kind())
+    usual = {**usual, "variant": vars(kind()).get("variant")}
+    return {f.name: vars(part)[f.name] for f in fields(part) if vars(part)[f.name] != usual[f.name]}
 
 
 def compose(*parts: Method) -> Method:
@@ -337,17 +391,17 @@ def compose(*parts: Method) -> Method:
             raise UserError(f'"{owners[0]}" and "{owners[1]}" do not compose: both define {verb}; use one of them.')
     for part in parts:
         for other in parts:
-            for verb in sorted(part.ignores):
+            for verb in sorted(part.about.ignores):
                 if other is not part and overrides(other, verb):
                     raise UserError(
                         f'"{part.name}" and "{other.name}" do not compose: the {verb} of "{other.name}" would be lost, '
                         f'because "{part.name}" trains without it; use one of them.'
                     )
-    kinds = [part for part in parts if part.norms]
+    kinds = [part for part in parts if part.about.norms]
     for part in kinds:
-        if part.norms != kinds[0].norms:
+        if part.about.norms != kinds[0].about.norms:
             raise UserError(
                 f'"{kinds[0].name}" and "{part.name}" do not compose: the build of both replaces BatchNorm, '
-                f"by {kinds[0].norms} and by {part.norms}; use one of them."
+                f"by {kinds[0].about.norms} and by {part.about.norms}; use one of them."
             )
     return Composed(parts=tuple(parts))

@@ -147,7 +147,7 @@ def test_survey_and_brief() -> None:
             return round == 1
 
         def brief(self, server, surveys, chosen):  # type: ignore[no-untyped-def]
-            total = sum((told["s"] for told in surveys.values()), torch.zeros(1))
+            total = sum((statistics["s"] for statistics in surveys.values()), torch.zeros(1))
             return {client: {"total": total} for client in chosen}
 
     def answer(client: str, order: Order) -> Reply:
@@ -161,3 +161,64 @@ def test_survey_and_brief() -> None:
     assert [next(iter(o.values())).kind for o in engine.orders] == ["survey", "train", "train"]
     assert engine.orders[1]["a"].brief["total"].item() == 2.0
     assert ledger.entries["up/statistics/s"].crossings == 2
+
+
+class Hearing(Method):
+    """Notes each client's number in its own memory, and puts the last one into the state, where no client sends it."""
+
+    def hear(self, server: Server, reply: Reply) -> None:
+        server.memory[reply.client] = reply.report["s"]
+        server.state["last"] = reply.report["s"]
+
+
+HEARD = {**STATE, "last": torch.zeros(1)}
+
+
+def telling(bad: str = "", seen: list[float] | None = None) -> Callable[[str, Order], Reply]:
+    """Clients tell 1, 2, ...; `seen` gets what each order carries at the moment in which its client answers."""
+
+    def answer(client: str, order: Order) -> Reply:
+        if seen is not None:
+            seen.append(order.state["last"].item())
+        state = (
+            {"w": torch.full((2,), float("nan")), "n": torch.tensor(7)}
+            if client == bad
+            else trained(client, order).state
+        )
+        return trained(client, order, state=state, report={"s": torch.tensor([float(ord(client) - 96)])})
+
+    return answer
+
+
+def test_a_good_reply_is_heard_and_a_refused_one_is_not() -> None:
+    server = Server(dict(HEARD))
+    (played,) = federate(Hearing(), SHARE, replace(PLAN, rounds=1), Scripted("abc", telling(bad="c")), server, Ledger())
+    assert {client: value.item() for client, value in server.memory.items()} == {"a": 1.0, "b": 2.0}
+    assert server.state["last"].item() == 2.0 and server.state["w"].tolist() == [1.0, 1.0]
+    assert len(played.refused) == 1
+    assert played.before["last"].item() == 0.0  # the state before the round is still that
+
+
+def test_what_is_heard_of_one_client_does_not_reach_the_next_in_the_same_round() -> None:
+    seen: list[float] = []
+    server = Server(dict(HEARD))
+    list(federate(Hearing(), SHARE, replace(PLAN, rounds=2), Scripted("ab", telling(seen=seen)), server, Ledger()))
+    assert seen == [0.0, 0.0, 2.0, 2.0]
+
+
+def test_a_round_that_fails_leaves_no_trace() -> None:
+    server = Server(dict(HEARD))
+    plan = replace(PLAN, rounds=1, minimum_clients=2)
+    with pytest.raises(UserError, match="Round 1 has 1 good updates and needs 2"):
+        list(federate(Hearing(), SHARE, plan, Scripted("ab", telling(bad="b")), server, Ledger()))
+    assert not server.memory and server.state["last"].item() == 0.0 and server.round == 0
+
+
+def test_replies_are_heard_before_they_are_merged() -> None:
+    class Watching(Hearing):
+        def merge(self, server, replies, weigh):  # type: ignore[no-untyped-def]
+            for reply in replies:
+                assert torch.equal(server.memory[reply.client], reply.report["s"])
+            return server.state
+
+    list(federate(Watching(), SHARE, replace(PLAN, rounds=1), Scripted("ab", telling()), Server(dict(HEARD)), Ledger()))

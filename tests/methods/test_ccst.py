@@ -50,15 +50,15 @@ def test_survey_and_brief() -> None:
     work = make_work(method)
     work.net.eval()
     with torch.no_grad():
-        told = method.survey(work)["styles"]
+        statistics = method.survey(work)["styles"]
         every = CCST().survey(work)["styles"]
         own = overall(style_of(work.net.run_stage(0, work.site.train.batch(torch.arange(32)).x)))
-    assert told.shape == (5, 2, 8) and every.shape == (1, 2, 8)
+    assert statistics.shape == (5, 2, 8) and every.shape == (1, 2, 8)
     torch.testing.assert_close(every, own)
     server = Server({})
-    notes = method.brief(server, {"a": {"styles": told}, "b": {"styles": told + 1}}, ["a", "b"])
-    assert torch.equal(notes["a"]["styles"], told + 1) and torch.equal(notes["b"]["styles"], told)
-    assert method.brief(Server({}), {"a": {"styles": told}}, ["a"]) == {}
+    notes = method.brief(server, {"a": {"styles": statistics}, "b": {"styles": statistics + 1}}, ["a", "b"])
+    assert torch.equal(notes["a"]["styles"], statistics + 1) and torch.equal(notes["b"]["styles"], statistics)
+    assert method.brief(Server({}), {"a": {"styles": statistics}}, ["a"]) == {}
 
 
 def test_the_next_client_does_not_find_the_banks_of_the_last() -> None:

@@ -74,7 +74,7 @@ def test_first_alone_then_calibrated_against_its_frozen_model() -> None:
 
     later = make_work(method, memory=dict(work.memory), seed=5)
     method.prepare(later)
-    calibration = later.scratch["csac.calibration"]
+    calibration = later.scratch["calibration"]
     assert isinstance(calibration, Calibration)
     loss = method.loss(later, images)
     with torch.no_grad():

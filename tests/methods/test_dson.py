@@ -130,6 +130,10 @@ def federation(method: DSON, net: Net) -> tuple[Server, dict[str, Tensors]]:
         load(net, initial)
         replies.append(train(method, net, server, client, images, seed))
         branches[client] = snapshot(net, net.state_of(norms.DSON))
+    before = dict(server.state)
+    for reply in replies:
+        method.hear(server, reply)
+    assert int(before[TAKEN].sum()) == 0  # tensors that orders and `Round.before` hold are not changed in place
     server.state = method.merge(server, iter(replies), lambda reply: method.weigh(server, reply))
     mean = 0.25 * replies[0].state["head.weight"] + 0.75 * replies[1].state["head.weight"]
     torch.testing.assert_close(server.state["head.weight"], mean)
@@ -160,7 +164,7 @@ def test_clients_keep_their_seat_and_others_stay() -> None:
     server, _ = federation(method, net)
     rows = server.state[ROWS].clone()
     reply = train(method, net, server, "b", 30, seed=5)
-    server.state = method.merge(server, iter([reply]), lambda r: method.weigh(server, r))
+    method.hear(server, reply)
     torch.testing.assert_close(server.state[ROWS][0], rows[0], rtol=0, atol=0)
     assert not torch.equal(server.state[ROWS][1], rows[1])
     assert server.state[TAKEN].tolist() == [1, 1, 0]

@@ -67,7 +67,7 @@ def test_a_step_is_along_the_inner_and_the_outer_gradient() -> None:
 
 
 def work_again(method: ELCFS, bank: dict[str, torch.Tensor]):  # type: ignore[no-untyped-def]
-    """The same desk with the same dice, before any of them is thrown."""
+    """The same work with the same dice, before any of them is thrown."""
     work = make_work(method, brief=bank)
     method.prepare(work)
     return work
@@ -88,8 +88,8 @@ def test_the_bank_travels_once_and_without_ones_own(tmp_path: Path) -> None:
     method = ELCFS()
     assert [method.surveys(round) for round in (1, 2, 3)] == [True, False, False]
     server = Server({})
-    told = {client: {"amplitudes": torch.full((2, 3, 7, 7), float(i))} for i, client in enumerate("abc")}
-    notes = method.brief(server, told, ["a", "b", "c"])
+    statistics = {client: {"amplitudes": torch.full((2, 3, 7, 7), float(i))} for i, client in enumerate("abc")}
+    notes = method.brief(server, statistics, ["a", "b", "c"])
     assert {client: set(note) for client, note in notes.items()} == {"a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}}
     server.met = {"a", "b", "c"}
     assert method.brief(server, {}, ["a", "b"]) == {}
@@ -97,6 +97,6 @@ def test_the_bank_travels_once_and_without_ones_own(tmp_path: Path) -> None:
 
     fed = federation("elcfs", tmp_path, rounds=2, local_steps=1)
     fed.run()
-    _, memory = ClientStates(tmp_path).open("a", 3)
+    _, memory = ClientStates(tmp_path).load("a", 3)
     assert set(memory) == {"bank/b", "bank/c"}
     assert len(memory["bank/b"]) == 4  # an eighth of 32 images

@@ -11,7 +11,7 @@ import torch
 from tests.tiny_federation import federation, same
 from tests.tiny_work import batch, make_work, random_images, tiny_net
 from unseen.core.tensors import load, snapshot
-from unseen.method import Method, parts_of
+from unseen.method import Method
 from unseen.registry import parse, registered
 
 METHODS = list(registered())
@@ -26,18 +26,18 @@ def test_uploads_what_share_says_and_counts_it(name: str, tmp_path: Path) -> Non
     assert sent == set(fed.share.up)
     assert bool(played.bytes_up)
     if any("/statistics/" in key for key in fed.ledger.entries):
-        assert fed.method.sending, "it sends more than weights: `sends` must say what"
+        assert fed.method.about.sends, "it sends more than weights: `sends` of its traits must say what"
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_says_that_it_sends_more_only_if_it_does(name: str, tmp_path: Path) -> None:
     fed = federation(name, tmp_path, rounds=2, local_steps=1)
-    if not fed.method.sending:
+    if not fed.method.about.sends:
         return
     fed.run()
     crossed = any(key.startswith("up/statistics/") for key in fed.ledger.entries)
     extra = bool(fed.net.extras.state_dict()) and any(key.startswith("extras.") for key in fed.share.up)
-    scores = any(part.validates_locally for part in parts_of(fed.method))
+    scores = fed.method.about.validates_locally
     assert crossed or extra or scores  # tensors of its own, a side network's weights, or numbers
 
 
@@ -105,7 +105,7 @@ def test_has_a_row_in_the_readme_that_says_what_it_sends(name: str) -> None:
     assert len(rows) == 1
     _, _, _, idea, sends, number, _ = (cell.strip() for cell in rows[0].split("|"))
     assert idea and number
-    assert bool(sends) == bool(kind.sends)
+    assert bool(sends) == bool(kind.traits.sends)
 
 
 def test_silobn_equals_fedavg_under_full_participation(tmp_path: Path) -> None:

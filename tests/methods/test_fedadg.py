@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.tiny_federation import same
 from tests.tiny_work import PLAN, make_work, random_images, site, tiny_net
 from unseen.core.tensors import snapshot
 from unseen.core.types import Order, Reply, Server, Work
@@ -16,6 +17,7 @@ from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
 from unseen.method import Method, compose
 from unseen.methods.fedadg import FedADG, discriminator_loss, extractor_loss, generator_loss
+from unseen.methods.fedavg import FedAvg
 from unseen.methods.fedprox import FedProx
 from unseen.nets.parts.adversarial import Discriminator, Generator
 
@@ -181,13 +183,13 @@ def runner(method: Method, folder: Path) -> ClientRunner:
 
 def test_the_discriminator_and_its_momentum_stay_with_the_client(tmp_path: Path) -> None:
     method = FedADG()
-    shop = runner(method, tmp_path)
-    state = snapshot(shop.net, shop.share.up)
-    reply = shop.carry_out("a", Order("train", 1, state))
-    assert set(reply.state) == shop.share.up
-    mine = {key: value for key, value in snapshot(shop.net).items() if key.startswith("extras.discriminator.")}
-    shop.carry_out("b", Order("train", 1, state))
-    kept, memory = ClientStates(tmp_path).open("a", 2)
+    client = runner(method, tmp_path)
+    state = snapshot(client.net, client.share.up)
+    reply = client.reply("a", Order("train", 1, state))
+    assert set(reply.state) == client.share.up
+    mine = {key: value for key, value in snapshot(client.net).items() if key.startswith("extras.discriminator.")}
+    client.reply("b", Order("train", 1, state))
+    kept, memory = ClientStates(tmp_path).load("a", 2)
     assert all(torch.equal(kept[key], value) for key, value in mine.items())
     momenta = [value for key, value in memory.items() if key.startswith("optimizer/discriminator/")]
     assert len(momenta) == 4 and all(bool(m.abs().sum() > 0) for m in momenta)
@@ -196,11 +198,11 @@ def test_the_discriminator_and_its_momentum_stay_with_the_client(tmp_path: Path)
 
 def test_a_second_round_with_persisting_optimizers_also_works(tmp_path: Path) -> None:
     method = FedADG()
-    shop = runner(method, tmp_path)
-    shop.plan = replace(PLAN, optimizer=replace(PLAN.optimizer, persist=True))
-    state = snapshot(shop.net, shop.share.up)
-    shop.carry_out("a", Order("train", 1, state))
-    reply = shop.carry_out("a", Order("train", 2, state))
+    client = runner(method, tmp_path)
+    client.plan = replace(PLAN, optimizer=replace(PLAN.optimizer, persist=True))
+    state = snapshot(client.net, client.share.up)
+    client.reply("a", Order("train", 1, state))
+    reply = client.reply("a", Order("train", 2, state))
     assert all(bool(value.isfinite().all()) for value in reply.state.values())
 
 
@@ -256,10 +258,28 @@ def test_fixed_references_are_drawn_from_their_distributions() -> None:
 
 
 def test_variants_take_fields_that_say_otherwise() -> None:
-    official = FedADG(variant="official", adversarial_weight=0.5, projection="fixed").recipe
+    official = FedADG(variant="official", adversarial_weight=0.5, projection="fixed")
     assert (official.adversarial_weight, official.class_weight, official.projection) == (0.5, 0.85, "fixed")
-    paper = FedADG(variant="paper").recipe
+    paper = FedADG(variant="paper")
     assert (paper.adversarial_weight, paper.class_weight, paper.one_hot) == (0.85, 0.15, 1.0)
+    assert (paper.discriminator_hidden, FedADG(variant="official", discriminator_hidden=0).discriminator_hidden) == (
+        0,
+        0,
+    )
+
+
+def test_in_company_the_discriminators_momentum_is_kept_too(tmp_path: Path) -> None:
+    """`fedavg+fedadg` is FedADG: the optimizer is named by its part there, and what it keeps must still be found."""
+    states = []
+    for name, method in (("alone", FedADG()), ("composed", compose(FedAvg(), FedADG()))):
+        client = runner(method, tmp_path / name)
+        state = snapshot(client.net, client.share.up)
+        for round in (1, 2):
+            state = client.reply("a", Order("train", round, state)).state
+        states.append(state)
+    _, memory = ClientStates(tmp_path / "composed").load("a", 3)
+    assert any(key.startswith("optimizer/fedadg/discriminator/") for key in memory)
+    assert same(*states)
 
 
 # --- with others -----------------------------------------------------------------------------------------------------
@@ -281,12 +301,12 @@ def test_a_penalty_of_another_part_is_felt_in_both_phases() -> None:
 
 def test_it_learns(tmp_path: Path) -> None:
     method = FedADG()
-    shop = runner(method, tmp_path)
-    shop.plan = replace(PLAN, local_steps=16)
-    state = snapshot(shop.net, shop.share.up)
-    state |= shop.carry_out("a", Order("train", 1, state)).state
+    client = runner(method, tmp_path)
+    client.plan = replace(PLAN, local_steps=16)
+    state = snapshot(client.net, client.share.up)
+    state |= client.reply("a", Order("train", 1, state)).state
     images = random_images(30, seed=9)
-    shop.net.eval()
+    client.net.eval()
     with torch.no_grad():
-        right = (method.predict(shop.net, images.x).argmax(1) == images.y).float().mean()
+        right = (method.predict(client.net, images.x).argmax(1) == images.y).float().mean()
     assert right > 0.8

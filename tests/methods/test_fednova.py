@@ -72,9 +72,9 @@ def test_equal_steps_are_fedavg(tmp_path: Path) -> None:
 def test_only_what_is_trained_and_sent_has_steps() -> None:
     method = compose(FedBN(), FedNova())
     work = make_work(method)
-    told = method.report(work)["fednova/steps"]
+    statistics = method.report(work)["fednova/steps"]
     sent = sorted(method.share(work.net).up)
     trained = {name for name, _ in work.net.named_parameters()}
-    assert len(told) == len(sent)
-    assert [key for key, steps in zip(sent, told.tolist(), strict=True) if steps > 0] == sorted(trained)
-    assert set(told.tolist()) == {0.0, OptimizerPlan(momentum=0.9).reach(4)}
+    assert len(statistics) == len(sent)
+    assert [key for key, steps in zip(sent, statistics.tolist(), strict=True) if steps > 0] == sorted(trained)
+    assert set(statistics.tolist()) == {0.0, OptimizerPlan(momentum=0.9).reach(4)}

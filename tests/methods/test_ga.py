@@ -41,27 +41,32 @@ def reply(client: str, round: int, local: float, received: float | None, name: s
 def test_three_rounds_by_hand(metric: str, name: str, sign: int) -> None:
     method, server = GA(metric=metric), Server({}, rounds=10)  # type: ignore[arg-type]
     method.brief(server, {}, ["a", "b"])
-    assert [method.weigh(server, reply(c, 1, v, None, name)) for c, v in (("a", 0.8), ("b", 0.6))] == [0.5, 0.5]
+
+    def weigh(*replies: Reply) -> list[float]:
+        for each in replies:
+            method.hear(server, each)
+        return [method.weigh(server, each) for each in replies]
+
+    assert weigh(reply("a", 1, 0.8, None, name), reply("b", 1, 0.6, None, name)) == [0.5, 0.5]
     server.round = 1
     method.brief(server, {}, ["a", "b"])  # nothing has been measured after an aggregation yet
     second = [reply("a", 2, 0.9, 0.7, name), reply("b", 2, 0.9, 0.65, name)]
-    assert [method.weigh(server, r) for r in second] == [0.5, 0.5]
-    assert [method.weigh(server, r) for r in second] == [0.5, 0.5]  # asked twice, it remembers once
+    assert weigh(*second) == [0.5, 0.5]
     server.round = 2
     method.brief(server, {}, ["a", "b"])
     gaps = sign * (np.array([0.7, 0.65]) - np.array([0.8, 0.6]))  # after - before, of round 1
     moved = 0.5 + 0.2 * (1 - 0 / 10) / 2 * gaps / np.abs(gaps).max()
-    weights = [method.weigh(server, reply(c, 3, 0.9, 0.9, name)) for c in "ab"]
+    weights = weigh(*(reply(c, 3, 0.9, 0.9, name) for c in "ab"))
     np.testing.assert_allclose(weights, moved / moved.sum(), rtol=1e-12)
 
 
 def test_the_step_shrinks_and_a_client_that_paused_has_no_gap() -> None:
     method, server = GA(metric="loss"), Server({}, rounds=10)
     method.brief(server, {}, ["a", "b"])
-    method.weigh(server, reply("a", 6, 1.0, None, "loss"))
-    method.weigh(server, reply("b", 5, 1.0, None, "loss"))
-    method.weigh(server, reply("a", 7, 1.0, 2.0, "loss"))
-    method.weigh(server, reply("b", 7, 1.0, 9.0, "loss"))  # its own model is of round 5, the aggregated one of 6
+    method.hear(server, reply("a", 6, 1.0, None, "loss"))
+    method.hear(server, reply("b", 5, 1.0, None, "loss"))
+    method.hear(server, reply("a", 7, 1.0, 2.0, "loss"))
+    method.hear(server, reply("b", 7, 1.0, 9.0, "loss"))  # its own model is of round 5, the aggregated one of 6
     method.brief(server, {}, ["a", "b"])
     moved = np.array([0.5 + 0.2 * (1 - 5 / 10) / 2, 0.5])
     weights = [float(server.memory[f"weight/{c}"]) for c in "ab"]

@@ -75,18 +75,18 @@ def test_the_term_is_of_the_received_and_the_previous_model_in_eval_mode() -> No
 def test_the_previous_local_model_is_remembered_between_rounds(tmp_path: Path) -> None:
     method = compose(FedBN(), Moon(projection=16))
     sites = {"a": site("a")}
-    shop = ClientRunner(
+    runner = ClientRunner(
         method, tiny_net(method), PLAN, lambda client: sites[client], ClientStates(tmp_path), lambda x, rng: x
     )
-    state = snapshot(shop.net, shop.share.up)
-    first = shop.carry_out("a", Order("train", 1, state))
+    state = snapshot(runner.net, runner.share.up)
+    first = runner.reply("a", Order("train", 1, state))
     assert "loss.contrast" not in first.metrics
-    local = snapshot(shop.net)
-    _, memory = ClientStates(tmp_path).open("a", 2)
+    local = snapshot(runner.net)
+    _, memory = ClientStates(tmp_path).load("a", 2)
     kept = {key.removeprefix("moon/previous/"): value for key, value in memory.items()}
     assert set(kept) == {key for key in local if not key.startswith("head.")}
     assert all(torch.equal(local[key], value) for key, value in kept.items())
-    second = shop.carry_out("a", Order("train", 2, state))
+    second = runner.reply("a", Order("train", 2, state))
     assert second.metrics["loss.contrast"] > 0
 
 

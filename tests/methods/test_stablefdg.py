@@ -19,13 +19,13 @@ from unseen.registry import parse
 def survey(work: Work) -> Tensor:
     work.net.eval()
     with torch.no_grad():
-        told = work.method.survey(work)["style"]
+        statistics = work.method.survey(work)["style"]
     work.net.train()
-    return told
+    return statistics
 
 
 def briefed(method: StableFDG, **changes: Any) -> Work:
-    """A desk that received another client's style."""
+    """Work that received another client's style."""
     work = make_work(method, **changes)
     style = survey(work)
     work.brief = {"styles": style[None] * 1.5, "own": style}
@@ -44,14 +44,14 @@ class Listener(StableFDG):
 def test_survey_is_the_style_after_the_first_stage_of_all_training_images() -> None:
     method = StableFDG()
     work = make_work(method)
-    told = survey(work)
+    statistics = survey(work)
     with torch.no_grad():
         work.net.eval()
         maps = work.net.run_stage(0, work.site.train.batch(torch.arange(len(work.site.train))).x).double().numpy()
     mean, std = maps.mean((2, 3)), np.sqrt(maps.var((2, 3)) + 1e-6)
     expected = np.stack([mean.mean(0), std.mean(0), mean.var(0), std.var(0)])
-    np.testing.assert_allclose(told.numpy(), expected, rtol=1e-4, atol=1e-6)
-    assert told.shape == (4, work.net.stage_channels[0])
+    np.testing.assert_allclose(statistics.numpy(), expected, rtol=1e-4, atol=1e-6)
+    assert statistics.shape == (4, work.net.stage_channels[0])
 
 
 @pytest.mark.parametrize("clients", [2, 3, 10])
@@ -67,26 +67,28 @@ def test_permutation_is_one_to_one_without_fixed_points(clients: int, styles: in
 
 
 def test_brief_depends_on_seed_and_round_and_not_on_the_order_of_clients() -> None:
-    told = {f"c{i}": {"style": torch.full((4, 2), float(i))} for i in range(8)}
+    statistics = {f"c{i}": {"style": torch.full((4, 2), float(i))} for i in range(8)}
     method = StableFDG()
 
     def given(seed: int, round: int, chosen: list[str]) -> dict[str, float]:
-        notes = method.brief(Server({}, seed=seed, round=round), told, chosen)
+        notes = method.brief(Server({}, seed=seed, round=round), statistics, chosen)
         return {client: float(note["styles"][0, 0, 0]) for client, note in notes.items()}
 
-    first = given(0, 0, list(told))
+    first = given(0, 0, list(statistics))
     assert all(f"c{int(v)}" != client for client, v in first.items()) and len(set(first.values())) == 8
-    assert first == given(0, 0, list(told)[::-1])
-    assert first != given(0, 1, list(told)) and first != given(1, 0, list(told))
+    assert first == given(0, 0, list(statistics)[::-1])
+    assert first != given(0, 1, list(statistics)) and first != given(1, 0, list(statistics))
     assert set(given(0, 0, ["c1", "c2"])) == {"c1", "c2"}
 
 
 def test_the_largest_distance_gives_the_farthest_style() -> None:
-    told = {"a": torch.zeros(4, 2), "b": torch.ones(4, 2), "c": torch.full((4, 2), 5.0)}
-    assert farthest(told, 1) == {"a": ["c"], "b": ["c"], "c": ["a"]}
-    assert farthest(told, 5) == {"a": ["c", "b"], "b": ["c", "a"], "c": ["a", "b"]}
-    notes = StableFDG(sharing="distance").brief(Server({}), {k: {"style": v} for k, v in told.items()}, ["a", "b", "c"])
-    assert torch.equal(notes["c"]["styles"], told["a"][None])
+    statistics = {"a": torch.zeros(4, 2), "b": torch.ones(4, 2), "c": torch.full((4, 2), 5.0)}
+    assert farthest(statistics, 1) == {"a": ["c"], "b": ["c"], "c": ["a"]}
+    assert farthest(statistics, 5) == {"a": ["c", "b"], "b": ["c", "a"], "c": ["a", "b"]}
+    notes = StableFDG(sharing="distance").brief(
+        Server({}), {k: {"style": v} for k, v in statistics.items()}, ["a", "b", "c"]
+    )
+    assert torch.equal(notes["c"]["styles"], statistics["a"][None])
 
 
 def test_a_single_client_has_no_one_to_exchange_with() -> None:
@@ -372,6 +374,6 @@ def test_a_site_may_hold_a_class_once() -> None:
 
 
 def test_what_it_sends_follows_its_fields() -> None:
-    assert StableFDG().sending == StableFDG.sends
+    assert StableFDG().about.sends == StableFDG.traits.sends != ""
     for silent in (StableFDG(attention_only=True), StableFDG(sharing="none"), StableFDG(probability=0.0)):
-        assert silent.sending == "" and not any(silent.surveys(round) for round in (1, 2))
+        assert silent.about.sends == "" and not any(silent.surveys(round) for round in (1, 2))

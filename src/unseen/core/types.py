@@ -1,4 +1,4 @@
-"""What travels between server and clients, and what lies on a client's desk.
+"""What travels between server and clients, and what a client works with while it carries out an order.
 
 Shape suffixes used in the package: B batch, C channels, H height, W width, D features, K classes.
 """
@@ -113,7 +113,7 @@ class Site:
 
 @dataclass
 class Work:
-    """One client's desk while it carries out one order."""
+    """What one client works with while it carries out one order."""
 
     client: ClientId
     method: Method  # the whole composed method: a verb that needs another verb asks it here
@@ -129,10 +129,10 @@ class Work:
     epoch: int = 0  # local epoch, from 0
     step: int = 0  # local step, from 0
     steps: int = 0  # local steps in this round
-    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    optimizers: MutableMapping[str, torch.optim.Optimizer] = field(default_factory=dict)  # "main" is all parts'
     notes: dict[str, list[float]] = field(default_factory=dict)  # numbers of this round, averaged into the reply
-    scratch: dict[str, object] = field(default_factory=dict)  # objects that live for this order only (frozen modules)
-    whole: Work | None = None  # in a composed method: the desk of which this one is a part's view
+    scratch: MutableMapping[str, object] = field(default_factory=dict)  # for this order only: frozen modules, anchors
+    whole: Work | None = None  # in a composed method: the work of which this one is a part's view
 
     @property
     def device(self) -> torch.device:

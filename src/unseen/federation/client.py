@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from unseen.core.allocator import keep_freed_memory
 from unseen.core.errors import UserError
 from unseen.core.plan import Plan
+from unseen.core.platform import keep_freed_memory
 from unseen.core.seeding import derive, torch_generator
 from unseen.core.tensors import load, pick, prefixed, snapshot, unprefixed
 from unseen.core.types import Batch, ClientId, Metrics, Order, Reply, Site, Tensors, Work
 from unseen.federation.client_state import ClientStates
 from unseen.federation.measure import Score, measure, precision
-from unseen.method import Method, parts_of
+from unseen.method import Method
 from unseen.nets.net import Net
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -55,8 +55,8 @@ class ClientRunner:
             if order.kind == "survey":
                 self.net.eval()
                 with torch.no_grad():
-                    told = self.method.survey(work)
-                return Reply(client, order.kind, order.round, len(site.train), report=told, metrics=metrics)
+                    statistics = self.method.survey(work)
+                return Reply(client, order.kind, order.round, len(site.train), report=statistics, metrics=metrics)
             return self._train(work, metrics)
 
     def _evaluate(self, site: Site, state: Mapping[str, Tensor]) -> Metrics:
@@ -104,9 +104,9 @@ class ClientRunner:
         if best is not None:
             load(self.net, best.state)
             metrics = {**metrics, **_metrics("local", best.score)}
-        elif any(part.validates_locally for part in parts_of(self.method)):
+        elif self.method.about.validates_locally:
             metrics = {**metrics, **_metrics("local", self._local_score(work.site))}
-        told = self.method.report(work)
+        statistics = self.method.report(work)
         _keep_optimizers(work)
         self.client_states.save(work.client, work.round, snapshot(self.net, self.own), dict(work.memory))
         means = {name: sum(values) / len(values) for name, values in work.notes.items()}
@@ -116,7 +116,7 @@ class ClientRunner:
             work.round,
             len(work.site.train),
             state=snapshot(self.net, sorted(self.share.up)),
-            report=told,
+            report=statistics,
             metrics={**metrics, **means},
         )
 
@@ -171,7 +171,7 @@ def _metrics(prefix: str, score: Score) -> Metrics:
 
 def _kept_optimizers(work: Work) -> dict[str, torch.optim.Optimizer]:
     """All of them where the plan says so, else those that the method names."""
-    named = frozenset().union(*(part.keeps_optimizers for part in parts_of(work.method)))
+    named = work.method.about.keeps_optimizers
     return {name: o for name, o in work.optimizers.items() if work.plan.optimizer.persist or name in named}
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
 from unseen.core.types import ClientId, Metrics, Order, Reply
+from unseen.core.words import megabytes
 
 Direction = Literal["up", "down"]
 Sort = Literal["model", "statistics", "metrics", "evaluation"]
 METRIC_BYTES = 8  # a number travels as a float64
+NAMED = 5  # tensors that are named one by one in a sentence
 
 
 @dataclass
-class Entry:
+class Crossing:
     """One tensor name in one direction."""
 
+    direction: Direction
+    kind: Sort
+    name: str
     shape: list[int]
     dtype: str
     bytes: int  # of the largest crossing
@@ -30,9 +35,9 @@ class Entry:
 class Ledger:
     """Bytes by direction and kind, and each tensor by name. `trips` counts pairs of client and round."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, Crossing] = field(default_factory=dict)
     trips: int = 0
-    beyond: str = ""  # what the method sends beyond the model's weights, in its own words
+    declared: str = ""  # what the method says that it sends beyond the model's weights
 
     def sent(self, client: ClientId, order: Order) -> int:
         """An order on its way to a client. Returns its bytes."""
@@ -59,7 +64,9 @@ class Ledger:
         return sum(self._add("up", "metrics", name, [], "float64", METRIC_BYTES) for name in metrics)
 
     def _add(self, direction: Direction, sort: Sort, name: str, shape: list[int], dtype: str, size: int) -> int:
-        entry = self.entries.setdefault(f"{direction}/{sort}/{name}", Entry(shape, dtype, size))
+        entry = self.entries.setdefault(
+            f"{direction}/{sort}/{name}", Crossing(direction, sort, name, shape, dtype, size)
+        )
         if size > entry.bytes:
             entry.shape, entry.bytes = shape, size
         entry.crossings += 1
@@ -75,6 +82,15 @@ class Ledger:
         """All bytes of one kind in one direction."""
         return sum(entry.total for key, entry in self.entries.items() if key.startswith(f"{direction}/{sort}/"))
 
+    def beyond_weights(self) -> str:
+        """What was sent beyond the model's weights: the method's words, or the tensors that it sent without a word."""
+        prefix = "up/statistics/"
+        names = sorted(f'"{key.removeprefix(prefix)}"' for key in self.entries if key.startswith(prefix))
+        if self.declared or not names:
+            return self.declared
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return f"{', '.join(names[:NAMED])}{more} (not declared by the method)"
+
     def sentence(self) -> str:
         """The line a run ends with."""
         parts = []
@@ -83,30 +99,29 @@ class Ledger:
             up, down = self.per_trip("up", sort), self.per_trip("down", sort)
             if up or down:
                 parts.append(f"{word} {megabytes(up)} up, {megabytes(down)} down")
-        measuring = self.total("down", "evaluation")
+        measuring, beyond = self.total("down", "evaluation"), self.beyond_weights()
         return (
             f"each client sent {megabytes(self.per_trip('up'))} and received {megabytes(self.per_trip('down'))} "
             f"per round: {'; '.join(parts)}"
             + (f" (and {megabytes(measuring)} in all to measure the model)" if measuring else "")
-            + (f"; MORE THAN WEIGHTS was sent: {self.beyond}" if self.beyond else "")
+            + (f"; MORE THAN WEIGHTS was sent: {beyond}" if beyond else "")
         )
 
+    def crossings(self) -> list[Crossing]:
+        """What crossed, by direction, kind and name."""
+        return [crossing for _, crossing in sorted(self.entries.items())]
+
     def to_json(self) -> dict[str, Any]:
-        rows = []
-        for key, entry in sorted(self.entries.items()):
-            direction, sort, name = key.split("/", 2)
-            rows.append({"direction": direction, "kind": sort, "name": name, **vars(entry)})
-        return {"trips": self.trips, "beyond_weights": self.beyond, "tensors": rows}
+        return {
+            "trips": self.trips,
+            "declared": self.declared,
+            "beyond_weights": self.beyond_weights(),
+            "tensors": [asdict(crossing) for crossing in self.crossings()],
+        }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Ledger:
-        entries = {}
-        for row in value["tensors"]:
-            key = f"{row['direction']}/{row['kind']}/{row['name']}"
-            entries[key] = Entry(row["shape"], row["dtype"], row["bytes"], row["crossings"], row["total"])
-        return cls(entries, value["trips"], value.get("beyond_weights", ""))
-
-
-def megabytes(size: float) -> str:
-    """2.31 MB, or kB where that says more."""
-    return f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.2f} kB"
+        rows = [Crossing(**row) for row in value["tensors"]]
+        entries = {f"{row.direction}/{row.kind}/{row.name}": row for row in rows}
+        # Ledgers of earlier versions have the method's words under the other name.
+        return cls(entries, value["trips"], value.get("declared", value.get("beyond_weights", "")))

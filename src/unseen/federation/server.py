@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from unseen.core.tensors import pick
 from unseen.core.types import ClientId, Engine, Metrics, Order, Reply, Server, Share, Tensors
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import Score
-from unseen.method import Method, parts_of
+from unseen.method import Method
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,10 @@ def federate(
         if evaluate:
             orders |= {c: Order("evaluate", number, server.state) for c in clients if c not in orders}
             orders = {client: orders[client] for client in clients}
-        state = method.merge(server, _enough(exchange, orders, plan, number), lambda reply: method.weigh(server, reply))
-        before, server.state, server.round = server.state, state, number
+        # Replies are heard in a copy: orders on their way hold the old state, and a round that fails leaves no trace.
+        new = replace(server, state=dict(server.state), memory=dict(server.memory))
+        state = method.merge(new, _enough(method, new, exchange, orders, plan), partial(method.weigh, new))
+        before, server.state, server.memory, server.round = server.state, state, new.memory, number
         server.met |= set(exchange.metrics)
         yield Round(
             number,
@@ -159,7 +162,7 @@ def round_half_up(value: float) -> int:
 
 def _state_for(client: ClientId, method: Method, share: Share, server: Server, evaluate: bool) -> Tensors:
     """What an order carries: what the client loads; all of it if it is new, evaluates, or the method reads the rest."""
-    full = evaluate or client not in server.met or any(part.needs_full_state for part in parts_of(method))
+    full = evaluate or client not in server.met or method.about.needs_full_state
     return server.state if full else pick(server.state, share.down)
 
 
@@ -173,17 +176,20 @@ def _briefs(
     return method.brief(server, surveys, chosen)
 
 
-def _enough(exchange: Exchange, orders: Mapping[ClientId, Order], plan: Plan, round: int) -> Iterator[Reply]:
-    """The good replies to train orders; an error when there are too few to make a round."""
+def _enough(
+    method: Method, server: Server, exchange: Exchange, orders: Mapping[ClientId, Order], plan: Plan
+) -> Iterator[Reply]:
+    """The good replies to train orders, each heard as it comes; an error when there are too few to make a round."""
     good = 0
     for reply in exchange.replies(orders):
         if reply.kind == "train":
             good += 1
+            method.hear(server, reply)
             yield reply
     if good < max(1, plan.minimum_clients):
         reasons = " ".join(exchange.refused) or f"No reply came from {', '.join(exchange.missing)}."
         raise UserError(
-            f"Round {round} has {good} good updates and needs {max(1, plan.minimum_clients)}. {reasons} "
+            f"Round {server.round + 1} has {good} good updates and needs {max(1, plan.minimum_clients)}. {reasons} "
             f"If the loss grew without bound, try a smaller --lr."
         )
 

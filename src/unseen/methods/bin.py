@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from unseen.core.types import Tensors, Work
-from unseen.method import Method
+from unseen.method import Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.norms import layers as norms
 from unseen.nets.surgery import swap_norms
@@ -21,13 +21,10 @@ from unseen.nets.surgery import swap_norms
 @dataclass(frozen=True)
 class BIN(Method):
     name: ClassVar[str] = "bin"
+    traits: ClassVar[Traits] = Traits(norms="BIN")
 
     stages: int | None = None  # stages whose norms are replaced, from the first; none for all
     gate_rate: float = 10.0  # learning rate of rho, in learning rates of the weights
-
-    @property
-    def norms(self) -> str:
-        return "BIN"
 
     def build(self, net: Net) -> Net:
         return swap_norms(net, norms.BIN.of, self.stages)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unseen.core.errors import UserError
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
-from unseen.method import Method
+from unseen.method import Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.style_transfer import Restyle, overall, style_network, take
 from unseen.nets.parts.styles import Style, style_of
@@ -29,8 +29,9 @@ from unseen.nets.parts.styles import Style, style_of
 @dataclass(frozen=True)
 class CCST(Method):
     name: ClassVar[str] = "ccst"
-    sends: ClassVar[str] = (
-        "styles of its images (channel means and standard deviations), handed on to the other clients"
+    traits: ClassVar[Traits] = Traits(
+        sends="styles of its images (channel means and standard deviations), handed on to the other clients",
+        remark="weight-free, ours",
     )
 
     bank: Literal["overall", "single"] = "overall"  # one style per client, or styles of single images
@@ -41,8 +42,8 @@ class CCST(Method):
     exchanges: int = 1  # with a style network: first rounds that begin with an exchange of styles
 
     @property
-    def remark(self) -> str:
-        return "" if self.encoder else "weight-free, ours"
+    def about(self) -> Traits:
+        return replace(self.traits, remark="") if self.encoder else self.traits
 
     def build(self, net: Net) -> Net:
         if bool(self.encoder) != bool(self.decoder):
@@ -67,8 +68,8 @@ class CCST(Method):
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
     ) -> Mapping[ClientId, Tensors]:
-        for client, told in surveys.items():
-            server.memory[client] = told["styles"]
+        for client, statistics in surveys.items():
+            server.memory[client] = statistics["styles"]
         others = {c: [server.memory[other] for other in sorted(server.memory) if other != c] for c in chosen}
         return {client: {"styles": torch.cat(banks)} for client, banks in others.items() if banks}
 

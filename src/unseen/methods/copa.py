@@ -10,8 +10,8 @@ heads' probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
 import torch
@@ -20,10 +20,10 @@ from torch.nn.functional import cross_entropy
 
 from unseen.core.tensors import prefixed
 from unseen.core.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
-from unseen.method import Method, Weigh
+from unseen.method import Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.norms import layers as norms
-from unseen.nets.parts.branches import BranchCollector, Branches, give_seats, vote
+from unseen.nets.parts.branches import Branches, give_seats, put_at_seat, vote
 from unseen.nets.parts.heads import logits_under
 from unseen.nets.surgery import swap_norms
 
@@ -31,7 +31,7 @@ from unseen.nets.surgery import swap_norms
 @dataclass(frozen=True)
 class COPA(Method):
     name: ClassVar[str] = "copa"
-    sends: ClassVar[str] = "each client's own classifier head, handed on to all clients"
+    traits: ClassVar[Traits] = Traits(sends="each client's own classifier head, handed on to all clients", norms="BIN")
 
     normalisation: Literal["bin", "ibn", "bn"] = "bin"  # hybrid: a gate per channel, or half of the channels each
     stages: int | None = None  # stages with hybrid norms, from the first; none for all
@@ -39,8 +39,8 @@ class COPA(Method):
     heads: int = 3  # room for this many clients; a client is a domain
 
     @property
-    def norms(self) -> str:
-        return {"bin": "BIN", "ibn": "I-BN", "bn": ""}[self.normalisation]
+    def about(self) -> Traits:
+        return replace(self.traits, norms={"bin": "BIN", "ibn": "I-BN", "bn": ""}[self.normalisation])
 
     def build(self, net: Net) -> Net:
         hybrids = {"bin": norms.BIN.of, "ibn": norms.IBN.of}
@@ -64,11 +64,11 @@ class COPA(Method):
     def prepare(self, work: Work) -> None:
         room = self._room(work.net)
         room.taken[int(work.brief["seat"])] = 0  # its own head of the last round is not one of the others'
-        work.scratch["copa.others"] = room.each()
+        work.scratch["others"] = room.each()
         room.taken.zero_()  # while a client trains, its model has its own head, also where it validates itself
 
     def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
-        others = cast(list[Tensors], work.scratch["copa.others"])
+        others = cast(list[Tensors], work.scratch["others"])
         if not others or self.collaboration == 0:
             return features.new_zeros(())
         terms = [cross_entropy(logits_under(work.net, head, features), batch.y) for head in others]
@@ -79,9 +79,8 @@ class COPA(Method):
             layer.bound_gate()  # the layer does it before each training pass; this is after the last
         return {"head": self._room(work.net).flat(work.net.state_dict()).cpu()}
 
-    def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
-        heads = BranchCollector(server, "heads")
-        return {**super().merge(server, heads.watch(replies, "head"), weigh), **heads.state()}
+    def hear(self, server: Server, reply: Reply) -> None:
+        put_at_seat(server, reply.client, "heads", reply.report["head"])
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         features = net.features(x)

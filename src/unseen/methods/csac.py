@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unseen.core.tensors import load, prefixed, snapshot, unprefixed
 from unseen.core.types import Batch, Reply, Server, Tensors, Work
-from unseen.method import Method, Weigh
+from unseen.method import Method, Traits, Weigh
 from unseen.nets.parts.calibration import Calibration, mmd
 from unseen.nets.parts.frozen import frozen_levels, levels
 
@@ -42,7 +42,7 @@ def fuse(values: list[Tensor]) -> Tensor:
 @dataclass(frozen=True)
 class CSAC(Method):
     name: ClassVar[str] = "csac"
-    ignores: ClassVar[frozenset[str]] = frozenset({"weigh"})  # distances are the weights
+    traits: ClassVar[Traits] = Traits(ignores=frozenset({"weigh"}))  # distances are the weights
 
     pretraining: int = 1  # a client's first rounds, in which it trains alone; the authors: 1,800 steps
     calibration: float = 0.6  # lambda, the weight of the MMD terms
@@ -54,17 +54,17 @@ class CSAC(Method):
         if int(work.memory.get("rounds", torch.tensor(0))) < self.pretraining:
             load(work.net, own)  # alone: it goes on with what it had, not with what it received
             return
-        work.scratch["csac.own"] = {key: value.to(work.device) for key, value in own.items()}
+        work.scratch["own"] = {key: value.to(work.device) for key, value in own.items()}
         calibration = Calibration(work.net.stage_channels[-self.levels :], self.width).to(work.device)
-        work.scratch["csac.calibration"] = calibration
+        work.scratch["calibration"] = calibration
         work.optimizers["main"].add_param_group({"params": list(calibration.parameters())})
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
         here = levels(work.net, batch.x)
         loss: Tensor = F.cross_entropy(here.logits, batch.y)
-        if "csac.own" in work.scratch:
-            there = frozen_levels(work.net, cast(Tensors, work.scratch["csac.own"]), batch.x)
-            calibration = cast(Calibration, work.scratch["csac.calibration"])
+        if "own" in work.scratch:
+            there = frozen_levels(work.net, cast(Tensors, work.scratch["own"]), batch.x)
+            calibration = cast(Calibration, work.scratch["calibration"])
             term = calibration(here.maps[-self.levels :], there.maps[-self.levels :]) + mmd(there.logits, here.logits)
             work.note("loss.calibration", term)
             loss = loss + self.calibration * term

@@ -42,7 +42,7 @@ class DANN(Method):
         held = work.site.train.domains.unique()  # type: ignore[no-untyped-call]
         if int(held.max()) >= self.domains:
             raise UserError(f"dann: this dataset has more than {self.domains} domains; set domains to their number.")
-        work.scratch["dann.several"] = len(held) > 1
+        work.scratch["several"] = len(held) > 1
 
     def strength(self, work: Work) -> float:
         """lambda at this step."""
@@ -51,9 +51,9 @@ class DANN(Method):
 
     def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
         # With one domain there is nothing to tell apart: to name it would only mislead those that it is averaged with.
-        if not work.scratch["dann.several"]:
+        if not work.scratch["several"]:
             return features.new_zeros(())
-        told = work.net.extras["domains"](reversed_gradient(features, self.strength(work)))
-        term = F.cross_entropy(told, batch.domain)
+        logits = work.net.extras["domains"](reversed_gradient(features, self.strength(work)))
+        term = F.cross_entropy(logits, batch.domain)
         work.note("loss.domains", term)
         return term

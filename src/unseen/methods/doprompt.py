@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.core.types import Batch, Share, Work
-from unseen.method import Method
+from unseen.method import Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.prompts import Prompt, add_prompt, instead, prompt_of
 
@@ -27,7 +27,7 @@ from unseen.nets.parts.prompts import Prompt, add_prompt, instead, prompt_of
 @dataclass(frozen=True)
 class DoPrompt(Method):
     name: ClassVar[str] = "doprompt"
-    needs_full_state: ClassVar[bool] = True  # the global prompt, which clients do not load
+    traits: ClassVar[Traits] = Traits(needs_full_state=True)  # the global prompt, which clients do not load
 
     length: int = 4  # tokens of the prompt
     diversify: bool = False  # FedFD on prompts (FedFD-A's row in Table 6)

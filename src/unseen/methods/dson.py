@@ -11,7 +11,7 @@ branches side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,24 +19,22 @@ from torch import Tensor
 from torch.func import functional_call
 
 from unseen.core.types import ClientId, Reply, Server, Share, Tensors, Work
-from unseen.method import Method, Weigh
+from unseen.method import Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.norms import layers as norms
-from unseen.nets.parts.branches import BranchCollector, Branches, give_seats, vote
+from unseen.nets.parts.branches import Branches, give_seats, put_at_seat, vote
 from unseen.nets.surgery import swap_norms
 
 
 @dataclass(frozen=True)
 class DSON(Method):
     name: ClassVar[str] = "dson"
-    sends: ClassVar[str] = "each client's own normalisation layers, handed on to all clients"
+    traits: ClassVar[Traits] = Traits(
+        sends="each client's own normalisation layers, handed on to all clients", norms="DSON"
+    )
 
     stages: int | None = None  # stages whose norms are replaced, None for all
     branches: int = 3  # room for this many clients; a client is a domain
-
-    @property
-    def norms(self) -> str:
-        return "DSON"
 
     def build(self, net: Net) -> Net:
         swap_norms(net, norms.DSON.of, self.stages)
@@ -63,9 +61,8 @@ class DSON(Method):
     def report(self, work: Work) -> Tensors:
         return {"branch": self._room(work.net).flat(work.net.state_dict()).cpu()}
 
-    def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
-        branches = BranchCollector(server, "branches")
-        return {**super().merge(server, branches.watch(replies, "branch"), weigh), **branches.state()}
+    def hear(self, server: Server, reply: Reply) -> None:
+        put_at_seat(server, reply.client, "branches", reply.report["branch"])
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         branches = self._room(net).each()

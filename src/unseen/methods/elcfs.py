@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
-from unseen.method import Method
+from unseen.method import Method, Traits
 from unseen.nets.parts.shifted import along, gradients, shifted, stepped
 from unseen.nets.parts.spectra import low_amplitudes, with_amplitudes
 
@@ -28,7 +28,9 @@ from unseen.nets.parts.spectra import low_amplitudes, with_amplitudes
 @dataclass(frozen=True)
 class ELCFS(Method):
     name: ClassVar[str] = "elcfs"
-    sends: ClassVar[str] = "low-frequency amplitude spectra of some training images, handed on to the other clients"
+    traits: ClassVar[Traits] = Traits(
+        sends="low-frequency amplitude spectra of some training images, handed on to the other clients"
+    )
 
     episodic: bool = True  # inner and outer step; otherwise the mixed images join the batch
     inner_rate: float = 1e-3  # learning rate of the inner step
@@ -50,8 +52,8 @@ class ELCFS(Method):
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
     ) -> Mapping[ClientId, Tensors]:
-        for client, told in surveys.items():
-            server.memory[client] = told["amplitudes"]
+        for client, statistics in surveys.items():
+            server.memory[client] = statistics["amplitudes"]
         # Clients keep what they were sent, so it travels when it is new to them.
         new = [client for client in chosen if surveys or client not in server.met]
         return {client: {other: bank for other, bank in server.memory.items() if other != client} for client in new}
@@ -59,7 +61,7 @@ class ELCFS(Method):
     def prepare(self, work: Work) -> None:
         work.memory.update(prefixed("bank/", dict(work.brief)))
         banks = unprefixed("bank/", work.memory)  # sorted: a file gives them back in another order than a message
-        work.scratch["elcfs.banks"] = [banks[client].to(work.device) for client in sorted(banks)]
+        work.scratch["banks"] = [banks[client].to(work.device) for client in sorted(banks)]
 
     def augment(self, work: Work, batch: Batch) -> Batch:
         mixed = None if self.episodic else self._mixed(work, batch)
@@ -84,7 +86,7 @@ class ELCFS(Method):
 
     def _mixed(self, work: Work, batch: Batch) -> Batch | None:
         """The batch with other clients' low amplitudes; None if there is no other client."""
-        banks = cast(list[Tensor], work.scratch["elcfs.banks"])
+        banks = cast(list[Tensor], work.scratch["banks"])
         if not banks:
             return None
         givers = torch.randint(len(banks), (len(batch),), generator=work.rng).tolist()

@@ -12,9 +12,9 @@ G(z, y). The server takes the plain mean of F, C and G over clients. At test tim
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
 import torch
@@ -22,33 +22,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.types import Batch, Share, Work
-from unseen.method import Method
+from unseen.method import BY_VARIANT, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.adversarial import Discriminator, Generator, Projection, label_code
 
 Contest = Literal["paper", "least-squares"]
 Reference = Literal["generated", "normal", "uniform", "laplace"]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What the variants differ in."""
-
-    contest: Contest  # the losses of D and G
-    first: Literal["extractor", "discriminator"]  # who moves first in a step
-    adversarial_weight: float
-    class_weight: float
-    smoothing: float
-    one_hot: float
-    projection: Projection
-    discriminator_hidden: int | None  # None: as large as the features
-
-
-RECIPES: dict[str, Recipe] = {
-    "paper": Recipe("paper", "extractor", 0.85, 0.15, 0.1, 1.0, "fixed", None),
-    "official": Recipe("least-squares", "discriminator", 0.15, 0.85, 0.01, 0.7, "trained", 1024),
-    "follow": Recipe("least-squares", "extractor", 0.15, 0.85, 0.1, 1.0, "fixed", None),
-}
 
 
 def discriminator_loss(source: Tensor, reference: Tensor, contest: Contest) -> Tensor:
@@ -81,59 +60,60 @@ def frozen(module: nn.Module) -> Iterator[None]:
 @dataclass(frozen=True)
 class FedADG(Method):
     name: ClassVar[str] = "fedadg"
-    sends: ClassVar[str] = "the weights of a generator of features, by class"
-    counts_images: ClassVar[bool] = False  # Algorithm 1, step s3: 1 / K
-    ignores: ClassVar[frozenset[str]] = frozenset({"loss"})
-    # The published D carries its optimizer with it from round to round, while those of F, C and G are new.
-    keeps_optimizers: ClassVar[frozenset[str]] = frozenset({"discriminator"})
+    traits: ClassVar[Traits] = Traits(
+        sends="the weights of a generator of features, by class",
+        counts_images=False,  # Algorithm 1, step s3: 1 / K
+        ignores=frozenset({"loss"}),
+        # The published D carries its optimizer with it from round to round, while those of F, C and G are new.
+        keeps_optimizers=frozenset({"discriminator"}),
+    )
+    variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "follow": {
+            "contest": "least-squares", "first": "extractor", "adversarial_weight": 0.15, "class_weight": 0.85,
+            "smoothing": 0.1, "one_hot": 1.0, "projection": "fixed", "discriminator_hidden": 0,
+        },
+        "paper": {
+            "contest": "paper", "first": "extractor", "adversarial_weight": 0.85, "class_weight": 0.15,
+            "smoothing": 0.1, "one_hot": 1.0, "projection": "fixed", "discriminator_hidden": 0,
+        },
+        "official": {
+            "contest": "least-squares", "first": "discriminator", "adversarial_weight": 0.15, "class_weight": 0.85,
+            "smoothing": 0.01, "one_hot": 0.7, "projection": "trained", "discriminator_hidden": 1024,
+        },
+    }  # fmt: skip
 
-    variant: Literal["follow", "paper", "official"] = "follow"  # losses, order, weights: docs/methods/fedadg.md
+    variant: Literal["follow", "paper", "official"] = "follow"  # sets the eight from contest on: docs/methods/fedadg.md
     warmup: float = 0.3  # share of a round's steps before the adversarial ones: E0 / (E0 + E1) = 3 / 10
     adversarial: bool = True  # off: without G and D (Fig. 5)
     reference: Reference = "generated"  # or a fixed one: N(0, I), U[-1, 1], Laplace(1/sqrt 2) (Table 8)
-    adversarial_weight: float | None = None  # lambda_0; None: the variant's
-    class_weight: float | None = None  # lambda_1; None: the variant's
-    smoothing: float | None = None  # of the labels in cross-entropy; None: the variant's
-    one_hot: float | None = None  # the one of the one-hot label; 0: without one-hot (Fig. 5); None: the variant's
-    projection: Literal["variant", "fixed", "trained", "none"] = "variant"  # in front of D; none: without RP (Fig. 5)
+    contest: Contest = BY_VARIANT  # the losses of D and G
+    first: Literal["extractor", "discriminator"] = BY_VARIANT  # who moves first in a step
+    adversarial_weight: float = BY_VARIANT  # lambda_0
+    class_weight: float = BY_VARIANT  # lambda_1
+    smoothing: float = BY_VARIANT  # of the labels in cross-entropy
+    one_hot: float = BY_VARIANT  # the one of the one-hot label; 0: without one-hot (Fig. 5)
+    projection: Projection = BY_VARIANT  # in front of D; none: without RP (Fig. 5)
+    discriminator_hidden: int = BY_VARIANT  # hidden units of D; 0: as many as there are features
     projection_size: int = 0  # d_2; 0: a quarter of the feature size, as 4096 -> 1024 in the authors' code
     noise_size: int = 0  # length of z; 0: half the feature size, as 2048 for 4096 in the authors' code
     generator_lr: float = 0.7  # learning rate of G as a multiple of F's: .007 to .01 in Table 3
     discriminator_lr: float = 0.7  # learning rate of D as a multiple of F's
 
     @property
-    def sending(self) -> str:
-        return self.sends if self.adversarial and self.reference == "generated" else ""
-
-    @property
-    def recipe(self) -> Recipe:
-        """The variant with what the fields say otherwise."""
-        base = RECIPES[self.variant]
-
-        def either(own: float | None, usual: float) -> float:
-            return usual if own is None else own
-
-        return Recipe(
-            contest=base.contest,
-            first=base.first,
-            adversarial_weight=either(self.adversarial_weight, base.adversarial_weight),
-            class_weight=either(self.class_weight, base.class_weight),
-            smoothing=either(self.smoothing, base.smoothing),
-            one_hot=either(self.one_hot, base.one_hot),
-            projection=base.projection if self.projection == "variant" else self.projection,
-            discriminator_hidden=base.discriminator_hidden,
-        )
+    def about(self) -> Traits:
+        generates = self.adversarial and self.reference == "generated"
+        return self.traits if generates else replace(self.traits, sends="")
 
     # --- the model -----------------------------------------------------------------------------------------------
     def build(self, net: Net) -> Net:
         if not self.adversarial:
             return net
-        recipe, size = self.recipe, net.feature_size
-        labels = net.classes if recipe.one_hot else 0
+        size = net.feature_size
+        labels = net.classes if self.one_hot else 0
         if self.reference == "generated":
             net.extras["generator"] = Generator(self.noise_size or max(size // 2, 1), labels, size, size)
-        hidden, projected = recipe.discriminator_hidden or size, self.projection_size or max(size // 4, 1)
-        net.extras["discriminator"] = Discriminator(size, labels, hidden, projected, recipe.projection)
+        hidden, projected = self.discriminator_hidden or size, self.projection_size or max(size // 4, 1)
+        net.extras["discriminator"] = Discriminator(size, labels, hidden, projected, self.projection)
         return net
 
     def share(self, net: Net) -> Share:
@@ -155,22 +135,21 @@ class FedADG(Method):
             work.withdraw(parameters)
 
     def step(self, work: Work, batch: Batch) -> None:
-        recipe = self.recipe
         features = work.net.features(batch.x)
-        error = F.cross_entropy(work.net.head(features), batch.y, label_smoothing=recipe.smoothing)
+        error = F.cross_entropy(work.net.head(features), batch.y, label_smoothing=self.smoothing)
         penalty = work.method.penalty(work, batch, features)
         work.note("loss", error)
         if not self.adversarial or work.step < self._warmup_steps(work.steps):
             self.descend(work, error + penalty)
             return
         discriminator = work.net.extras["discriminator"]
-        label = label_code(batch.y, work.net.classes, recipe.one_hot)
+        label = label_code(batch.y, work.net.classes, self.one_hot)
         reference = self._reference(work, label, features)
 
         def move_discriminator() -> None:
             # On the features that F and C are trained with: a second pass through F would only cost time.
             opinions = discriminator(features.detach(), label), discriminator(reference.detach(), label)
-            loss = discriminator_loss(*opinions, recipe.contest)
+            loss = discriminator_loss(*opinions, self.contest)
             work.note("loss.discriminator", loss)
             self.descend(work, loss, "discriminator")
 
@@ -178,15 +157,15 @@ class FedADG(Method):
             with frozen(discriminator):
                 adversarial = extractor_loss(discriminator(features, label))
                 work.note("loss.extractor", adversarial)
-                loss = recipe.adversarial_weight * adversarial + recipe.class_weight * error + penalty
+                loss = self.adversarial_weight * adversarial + self.class_weight * error + penalty
                 self.descend(work, loss)
 
         moves = [move_extractor, move_discriminator]
-        for move in moves if recipe.first == "extractor" else reversed(moves):
+        for move in moves if self.first == "extractor" else reversed(moves):
             move()
         if self.reference == "generated":
             with frozen(discriminator):
-                loss = generator_loss(discriminator(reference, label), recipe.contest)
+                loss = generator_loss(discriminator(reference, label), self.contest)
                 work.note("loss.generator", loss)
                 self.descend(work, loss, "generator")
 

@@ -15,7 +15,7 @@ z = 0: one pass, whatever the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.core.errors import UserError
 from unseen.core.types import Batch, Share, Tensors, Work
-from unseen.method import Method
+from unseen.method import BY_VARIANT, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.norms.layers import StatNorm2d, make_pluggable
 from unseen.nets.norms.moments import Statistics, pooled_moments
@@ -40,13 +40,10 @@ ADAPTERS = "adapters"  # the name of the adapters among the net's extras
 class WithGlobalStatistics(Method):
     """What FedFD and the adapters have in common: norms that follow rules, and the sharing they stand on."""
 
-    needs_full_state: ClassVar[bool] = True  # mu_G and sigma_G, also where clients keep statistics of their own
+    # All of the state: mu_G and sigma_G, also where clients keep statistics of their own.
+    traits: ClassVar[Traits] = Traits(needs_full_state=True, norms="norms that follow rules")
 
     base: Literal["silobn", "fedavg"] = "silobn"  # what is shared; silobn: clients keep BatchNorm statistics (Table 1)
-
-    @property
-    def norms(self) -> str:
-        return "norms that follow rules"
 
     def build(self, net: Net) -> Net:
         net = make_pluggable(net)
@@ -70,11 +67,15 @@ def global_statistics(work: Work) -> References:
 @dataclass(frozen=True)
 class FedFD(WithGlobalStatistics):
     name: ClassVar[str] = "fedfd"
+    variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "small": {"lambda2": 4.0, "reduce": "mean"},
+        "paper": {"lambda2": 4.0, "reduce": "sum"},
+    }
 
-    variant: Literal["small", "paper"] = "small"  # sets lambda2 and reduce: paper 4, sum; small 4, mean (small images)
+    variant: Literal["small", "paper"] = "small"  # sets lambda2 and reduce; small: for small images
     lambda1: float = 0.1  # weight of the classification loss on diversified features, CACL (Fig. 4)
-    lambda2: float | None = None  # weight of the distance between the features, CAFL (Fig. 5); None: the variant's
-    reduce: Literal["sum", "mean"] | None = None  # over the dimensions of that squared distance; None: the variant's
+    lambda2: float = BY_VARIANT  # weight of the distance between the features, CAFL (Fig. 5)
+    reduce: Literal["sum", "mean"] = BY_VARIANT  # over the dimensions of that squared distance
     u: tuple[float, float] = (0.0, 1.0)  # range of the local statistics' weight (Table 9); equal ends fix it (Table 2)
     u_per: Literal["channel", "image", "both", "number"] = "channel"  # what has its own u; number: one for the layer
     local: Literal["instance", "batch"] = "instance"  # whose statistics are mixed with the global ones
@@ -83,10 +84,8 @@ class FedFD(WithGlobalStatistics):
 
     def distance(self, own: Tensor, diversified: Tensor) -> Tensor:
         """lambda2 * CAFL (Eq. 3)."""
-        lambda2 = 4.0 if self.lambda2 is None else self.lambda2
-        reduce = self.reduce or ("sum" if self.variant == "paper" else "mean")
         squares = (diversified - (own.detach() if self.detach_features else own)).square()
-        return lambda2 * (squares.sum(dim=1).mean() if reduce == "sum" else squares.mean())
+        return self.lambda2 * (squares.sum(dim=1).mean() if self.reduce == "sum" else squares.mean())
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
         with twin(work.net, Diversified(self, work)):
@@ -130,7 +129,7 @@ class Adapter(WithGlobalStatistics):
     straight_through: bool = False  # let the gradient pass the clamp of alpha
 
     def build(self, net: Net) -> Net:
-        net = super().build(net)
+        net = WithGlobalStatistics.build(self, net)
         adapters = [StatisticsAdapter(norm.num_features, self.reduction) for norm in net.norms(StatNorm2d)]
         if self.epsilon_start is not None:
             for adapter in adapters:
@@ -144,7 +143,7 @@ class Adapter(WithGlobalStatistics):
         work.optimizers["adapter"] = work.optimizer(own, lr_scale=self.adapter_lr)
 
     def step(self, work: Work, batch: Batch) -> None:
-        super().step(work, batch)
+        Method.step(self, work, batch)  # the network's, on whatever the loss is
         net = work.net
         rule = Adapted(net, global_statistics(work), work.rng, self.straight_through)
         with only_trainable(net, net.extras[ADAPTERS]), untracked(net), ruled(net, rule):
@@ -249,3 +248,9 @@ class FedFDA(Adapter, FedFD):
     """Both: the network on diversified features, the adapters in turn with it."""
 
     name: ClassVar[str] = "fedfd-a"
+
+    def loss(self, work: Work, batch: Batch) -> Tensor:
+        return FedFD.loss(self, work, batch)
+
+    def step(self, work: Work, batch: Batch) -> None:
+        Adapter.step(self, work, batch)

@@ -18,13 +18,13 @@ import torch
 
 from unseen.core.tensors import RunningMean
 from unseen.core.types import Reply, Server, Tensors, Work
-from unseen.method import Method, Weigh
+from unseen.method import Method, Traits, Weigh
 
 
 @dataclass(frozen=True)
 class FedNova(Method):
     name: ClassVar[str] = "fednova"
-    sends: ClassVar[str] = "how many local steps each tensor was trained for"
+    traits: ClassVar[Traits] = Traits(sends="how many local steps each tensor was trained for")
 
     def report(self, work: Work) -> Tensors:
         tau = work.plan.optimizer.reach(work.steps)

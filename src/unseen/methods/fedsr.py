@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.types import Batch, Share, Work
-from unseen.method import Method
+from unseen.method import Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.probabilistic import ClassGaussians, GaussianHead, draw, gaussian
 
@@ -25,7 +25,7 @@ from unseen.nets.parts.probabilistic import ClassGaussians, GaussianHead, draw, 
 @dataclass(frozen=True)
 class FedSR(Method):
     name: ClassVar[str] = "fedsr"
-    counts_images: ClassVar[bool] = False  # as in the authors' code
+    traits: ClassVar[Traits] = Traits(counts_images=False)  # as in the authors' code
 
     norm: float = 0.01  # weight of ||z|| (L2R)
     divergence: float = 5e-4  # weight of KL(z || r_y) (CMI)

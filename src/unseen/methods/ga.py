@@ -20,7 +20,7 @@ from torch import Tensor
 from unseen.core.errors import UserError
 from unseen.core.tensors import unprefixed
 from unseen.core.types import ClientId, Reply, Server, Tensors, Work
-from unseen.method import Method
+from unseen.method import Method, Traits
 
 LEAST = 1e-6  # a round in which all chosen clients have weight 0 must still have a mean
 
@@ -42,8 +42,9 @@ def adjusted(weights: Mapping[ClientId, float], gaps: Mapping[ClientId, float], 
 @dataclass(frozen=True)
 class GA(Method):
     name: ClassVar[str] = "ga"
-    sends: ClassVar[str] = "each client's validation scores before and after the aggregation"
-    validates_locally: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        sends="each client's validation scores before and after the aggregation", validates_locally=True
+    )
 
     metric: Literal["acc", "loss"] = "acc"  # what gaps are measured in: "loss" in the paper, "acc" in its code
     size: float = 0.2  # of the first adjustment, d in the paper; it shrinks linearly to 0 over the rounds
@@ -54,12 +55,12 @@ class GA(Method):
         known = {client: float(value) for client, value in unprefixed("weight/", server.memory).items()}
         everyone = sorted({*known, *chosen})  # sums have one order, also after a checkpoint
         weights = {c: known[c] * len(known) / len(everyone) if c in known else 1 / len(everyone) for c in everyone}
-        # Heard in the round before this one: (round, gap), of the round before that.
-        heard = unprefixed("gap/", server.memory)
-        gaps = {client: float(value[1]) for client, value in heard.items()}
-        for round_of_gap, _ in list(heard.values())[:1]:
+        # Noted in the round before this one: (round, gap), of the round before that.
+        noted = unprefixed("gap/", server.memory)
+        gaps = {client: float(value[1]) for client, value in noted.items()}
+        for round_of_gap, _ in list(noted.values())[:1]:
             weights = adjusted(weights, gaps, self.size * (1 - (float(round_of_gap) - 1) / server.rounds))
-        for client in heard:
+        for client in noted:
             del server.memory[f"gap/{client}"]
         for client, weight in weights.items():
             server.memory[f"weight/{client}"] = numbers(weight)
@@ -69,7 +70,7 @@ class GA(Method):
         if work.plan.server_selection != "validation":
             raise UserError("GA reads how the aggregated model does on the clients: use --server-selection validation.")
 
-    def weigh(self, server: Server, reply: Reply) -> float:
+    def hear(self, server: Server, reply: Reply) -> None:
         memory, name = server.memory, "accuracy" if self.metric == "acc" else "loss"
         before, after = memory.get(f"local/{reply.client}"), reply.metrics.get(f"received.{name}")
         if before is not None and after is not None and int(before[0]) == reply.round - 1:
@@ -77,4 +78,6 @@ class GA(Method):
             memory[f"gap/{reply.client}"] = numbers(reply.round - 1, gap)
         if f"local.{name}" in reply.metrics:
             memory[f"local/{reply.client}"] = numbers(reply.round, reply.metrics[f"local.{name}"])
-        return max(float(memory.get(f"weight/{reply.client}", numbers(1.0))), LEAST)
+
+    def weigh(self, server: Server, reply: Reply) -> float:
+        return max(float(server.memory.get(f"weight/{reply.client}", numbers(1.0))), LEAST)

@@ -12,6 +12,7 @@ features.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -21,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.core.errors import UserError
 from unseen.core.types import Batch, Share, Work
-from unseen.method import Method
+from unseen.method import BY_VARIANT, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.norms.layers import XAN
 from unseen.nets.parts.heads import logits_under
@@ -31,35 +32,31 @@ from unseen.nets.surgery import swap_norms
 @dataclass(frozen=True)
 class GPerXAN(Method):
     name: ClassVar[str] = "gperxan"
+    traits: ClassVar[Traits] = Traits(norms="XAN")
+    variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "gentle": {"start": 0.1, "affine": "bn", "mixing": "softmax", "local_weight": True, "local_plain_bn": False},
+        "official": {"start": 0.5, "affine": "one", "mixing": "softmax", "local_weight": True, "local_plain_bn": False},
+        "paper": {"start": 0.5, "affine": "one", "mixing": "free", "local_weight": False, "local_plain_bn": True},
+    }
 
     stages: int = 4  # stages whose norms are replaced: 4 (all) on PACS, 2 on Office-Home, 1 on Camelyon17's DenseNet
     guidance: float = 0.5  # lambda, the weight of the received head's cross-entropy; searched in 0, 0.25, ..., 1
     variant: Literal["gentle", "official", "paper"] = "gentle"  # sets the five below; gentle: official, softer start
-    start: float | None = None  # w_in of an untrained XAN with softmax; None: gentle 0.1, official 0.5
-    affine: Literal["one", "bn"] | None = None  # IN starts at 1 and 0, or as the trained BN; None: gentle bn, else one
-    mixing: Literal["softmax", "free"] | None = None  # of w_in, w_bn; None: paper free, else softmax
-    local_weight: bool | None = None  # clients keep their own w_bn; None: paper no, else yes
-    local_plain_bn: bool | None = None  # clients keep BatchNorm that was not replaced; None: paper yes, else no
-
-    @property
-    def norms(self) -> str:
-        return "XAN"
+    start: float = BY_VARIANT  # w_in of an untrained XAN with softmax
+    affine: Literal["one", "bn"] = BY_VARIANT  # IN starts at 1 and 0, or as the trained BN
+    mixing: Literal["softmax", "free"] = BY_VARIANT  # of w_in, w_bn
+    local_weight: bool = BY_VARIANT  # clients keep their own w_bn
+    local_plain_bn: bool = BY_VARIANT  # clients keep BatchNorm that was not replaced
 
     def build(self, net: Net) -> Net:
-        mixing = self.mixing or ("free" if self.variant == "paper" else "softmax")
-        affine = self.affine or ("bn" if self.variant == "gentle" else "one")
-        start = self.start if self.start is not None else 0.1 if self.variant == "gentle" else 0.5
-        if not 0 < start < 1:
-            raise UserError(f"gperxan: start is {start}; w_in starts between 0 and 1, without the ends.")
-        return swap_norms(net, lambda norm: XAN(norm, mixing, affine, start), self.stages)
+        if not 0 < self.start < 1:
+            raise UserError(f"gperxan: start is {self.start}; w_in starts between 0 and 1, without the ends.")
+        return swap_norms(net, lambda norm: XAN(norm, self.mixing, self.affine, self.start), self.stages)
 
     def share(self, net: Net) -> Share:
-        paper = self.variant == "paper"
-        keep_weight = not paper if self.local_weight is None else self.local_weight
-        keep_plain = paper if self.local_plain_bn is None else self.local_plain_bn
         branch, weight = net.state_of(XAN, part="bn"), net.state_of(XAN, part="bn.score")
-        own = branch if keep_weight else branch - weight
-        if keep_plain:
+        own = branch if self.local_weight else branch - weight
+        if self.local_plain_bn:
             own |= net.state_of(_BatchNorm) - branch
         return net.share_all().keeping(own)
 

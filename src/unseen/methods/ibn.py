@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from unseen.method import Method
+from unseen.method import Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.norms import layers as norms
 from unseen.nets.surgery import swap_norms
@@ -23,13 +23,10 @@ from unseen.nets.surgery import swap_norms
 @dataclass(frozen=True)
 class IBN(Method):
     name: ClassVar[str] = "ibn"
+    traits: ClassVar[Traits] = Traits(norms="I-BN")
 
     stages: int = 3  # stages with split norms, from the first; the paper leaves the last one alone
     placement: Literal["blocks", "all"] = "blocks"  # the first norm of each block, or every norm (as XAN)
-
-    @property
-    def norms(self) -> str:
-        return "I-BN"
 
     def build(self, net: Net) -> Net:
         # A norm is known by its weight: one that timm fused with its activation arrives as a plain copy of itself.

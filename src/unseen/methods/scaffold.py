@@ -10,27 +10,30 @@ local step goes along g - c_i + c. After K steps from x to y the client sets c_i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import torch
 
 from unseen.core.errors import UserError
-from unseen.core.tensors import RunningMean
 from unseen.core.types import ClientId, Reply, Server, Tensors, Work
-from unseen.method import Method, Weigh
+from unseen.method import Method, Traits
 
 
 @dataclass(frozen=True)
 class Scaffold(Method):
     name: ClassVar[str] = "scaffold"
-    sends: ClassVar[str] = "control variates: as many numbers again as the model has weights, up and down"
+    traits: ClassVar[Traits] = Traits(
+        sends="control variates: as many numbers again as the model has weights, up and down"
+    )
 
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
     ) -> Mapping[ClientId, Tensors]:
-        return {client: dict(server.memory) for client in chosen}
+        # The server's memory is the sum over all clients it has met. Those that are not asked have their part in it.
+        mean = {key: total / len(server.met) for key, total in server.memory.items()}
+        return dict.fromkeys(chosen, mean)
 
     def prepare(self, work: Work) -> None:
         if work.plan.optimizer.name != "sgd":
@@ -40,21 +43,21 @@ class Scaffold(Method):
         share = work.method.share(work.net)
         common = share.up & share.down  # what a client keeps as its own drifts by intention
         start = {key: p.detach().clone() for key, p in work.net.named_parameters() if p.requires_grad and key in common}
-        work.scratch["scaffold.start"] = start
+        work.scratch["start"] = start
         if work.brief:
-            work.scratch["scaffold.correction"] = {
+            work.scratch["correction"] = {
                 key: work.brief[key].to(x.device) - work.memory.get(key, torch.zeros(())).to(x.device)
                 for key, x in start.items()
             }
 
     def gradient(self, work: Work) -> None:
-        correction = cast(Tensors, work.scratch.get("scaffold.correction", {}))
+        correction = cast(Tensors, work.scratch.get("correction", {}))
         for key, parameter in work.net.named_parameters():
             if parameter.grad is not None and key in correction:
                 parameter.grad.add_(correction[key])
 
     def report(self, work: Work) -> Tensors:
-        start, now = cast(Tensors, work.scratch["scaffold.start"]), work.net.state_dict()
+        start, now = cast(Tensors, work.scratch["start"]), work.net.state_dict()
         length = work.plan.optimizer.reach(work.steps) * work.lr  # K * lr, and with momentum what it adds
         zero = torch.zeros(())
         change = {key: ((x - now[key]) / length).cpu() - work.brief.get(key, zero) for key, x in start.items()}
@@ -62,15 +65,6 @@ class Scaffold(Method):
             work.memory[key] = work.memory.get(key, zero) + delta
         return change
 
-    def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
-        mean, changes = RunningMean(), RunningMean()
-        heard: set[ClientId] = set()
-        for reply in replies:
-            mean.add(reply.state, weigh(reply))
-            changes.add(reply.report, 1.0)
-            heard.add(reply.client)
-        met = len(server.met | heard)
-        for key, change in changes.result().items():
-            total = server.memory.get(key, torch.zeros(())) * len(server.met) + change * len(heard)
-            server.memory[key] = total / met
-        return {**server.state, **mean.result()}
+    def hear(self, server: Server, reply: Reply) -> None:
+        for key, change in reply.report.items():
+            server.memory[key] = server.memory.get(key, torch.zeros(())) + change

@@ -15,7 +15,7 @@ At test time an image attends to itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from unseen.core.errors import UserError
 from unseen.core.seeding import numpy_generator
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
-from unseen.method import Method
+from unseen.method import BY_VARIANT, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.attention import Attention, Highlighter, Similarity, attention_maps, first, highlighter_of
 from unseen.nets.parts.style_space import (
@@ -48,27 +48,6 @@ Exploring = Literal["first", "every"]
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What the paper leaves open or its published code does otherwise."""
-
-    noise: Noise = "standard"  # around a received style: N(0, its variance), or N(0, own variance) * its variance
-    exploring: Exploring = "first"  # only the first stage that explores enlarges the batch, or every one
-    similarity: Similarity = "cosine"  # of queries and keys: normalised, or the plain product of Eq. 6
-    centroids: bool = False  # the kept half takes the cluster centres as styles, instead of keeping its own
-    shifted: int | None = None  # how many images are shifted at most; None for half of the batch
-    spare: bool = False  # carry the highlighter's unused convolutions
-    through: bool = False  # gradients flow through the statistics that exploration normalises by
-    first_round: bool = True  # share styles in the first round already
-
-
-READINGS: Mapping[str, Reading] = {
-    "recommended": Reading(),
-    "paper": Reading(noise="double", exploring="every", similarity="dot"),
-    "official": Reading(centroids=True, shifted=16, spare=True, through=True, first_round=False),
-}
-
-
-@dataclass(frozen=True)
 class Trip:
     """What happens to one batch on its way through the stages. Drawn before it sets out: it depends on labels alone."""
 
@@ -80,13 +59,27 @@ class Trip:
 @dataclass(frozen=True)
 class StableFDG(Method):
     name: ClassVar[str] = "stablefdg"
-    sends: ClassVar[str] = (
-        "style statistics: mean and variance over the client's images of the channel means and standard deviations "
+    traits: ClassVar[Traits] = Traits(
+        sends="style statistics: mean and variance over the client's images of the channel means and standard deviations "
         "after the first stage (4 x C numbers per round), passed on to other clients"
     )
+    variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "recommended": {
+            "noise": "standard", "exploring": "first", "similarity": "cosine", "centroids": False,
+            "shifted": "half", "spare_layers": False, "through_statistics": False, "first_round": True,
+        },
+        "paper": {
+            "noise": "double", "exploring": "every", "similarity": "dot", "centroids": False,
+            "shifted": "half", "spare_layers": False, "through_statistics": False, "first_round": True,
+        },
+        "official": {
+            "noise": "standard", "exploring": "first", "similarity": "cosine", "centroids": True,
+            "shifted": 16, "spare_layers": True, "through_statistics": True, "first_round": False,
+        },
+    }  # fmt: skip
 
     variant: Literal["recommended", "paper", "official"] = (
-        "recommended"  # which reading of the open points; see the page
+        "recommended"  # sets what the paper leaves open: from noise on
     )
     style_only: bool = False  # without the highlighter (Tables 3 and 8)
     attention_only: bool = False  # without style sharing, shifting, exploration and mixing (Tables 3 and 8)
@@ -102,11 +95,17 @@ class StableFDG(Method):
     mixing: float = 0.1  # MixStyle's Beta(a, a) over the enlarged batch; 0 for no mixing
     attention: Attention = "both"  # cross- and self-attention, one of them (Table 15), or convolutions alone (Table 16)
     embedding: int = 30  # d, the size of queries and keys
-    noise: Noise | None = None  # around a received style; None for the variant's
-    exploring: Exploring | None = None  # at the first stage whose coin falls right, or at every; None for the variant's
-    similarity: Similarity | None = None  # of queries and keys; None for the variant's
+    noise: Noise = BY_VARIANT  # around a received style: N(0, its variance), or N(0, own variance) * its variance
+    exploring: Exploring = BY_VARIANT  # only the first stage whose coin falls right enlarges the batch, or every one
+    similarity: Similarity = BY_VARIANT  # of queries and keys: normalised, or the plain product of Eq. 6
+    centroids: bool = BY_VARIANT  # the kept half takes the cluster centres as styles, instead of keeping its own
+    shifted: int | Literal["half"] = BY_VARIANT  # images that are shifted at most; half: half of the batch
+    spare_layers: bool = BY_VARIANT  # carry the highlighter's unused convolutions
+    through_statistics: bool = BY_VARIANT  # gradients flow through the statistics that exploration normalises by
+    first_round: bool = BY_VARIANT  # share styles in the first round already
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.style_only and self.attention_only:
             raise UserError("stablefdg: style_only and attention_only leave nothing; set one of them.")
         if not 0 <= self.probability <= 1:
@@ -118,10 +117,6 @@ class StableFDG(Method):
         if self.mixing < 0:
             raise UserError(f"stablefdg: mixing is {self.mixing}; give 0 or more.")
 
-    @property
-    def reading(self) -> Reading:
-        return READINGS[self.variant]
-
     # --- the model -----------------------------------------------------------------------------------------------
     def build(self, net: Net) -> Net:
         for stage in (*self.stages, self.shift_stage):
@@ -130,9 +125,8 @@ class StableFDG(Method):
                     f"stablefdg: there is no stage {stage} in {net.backbone_name}; it has 0 to {net.stages - 1}."
                 )
         if not self.style_only:
-            similarity = self.similarity or self.reading.similarity
             net.extras["highlighter"] = Highlighter(
-                net.map_channels, self.embedding, self.attention, similarity, self.reading.spare
+                net.map_channels, self.embedding, self.attention, self.similarity, self.spare_layers
             )
             net.feature_size += net.map_channels
             net.head = nn.Linear(net.feature_size, net.classes)
@@ -144,11 +138,11 @@ class StableFDG(Method):
         return self.sharing != "none" and not self.attention_only and self.probability > 0
 
     @property
-    def sending(self) -> str:
-        return self.sends if self.shares_styles else ""
+    def about(self) -> Traits:
+        return self.traits if self.shares_styles else replace(self.traits, sends="")
 
     def surveys(self, round: int) -> bool:
-        return self.shares_styles and (round > 1 or self.reading.first_round)
+        return self.shares_styles and (round > 1 or self.first_round)
 
     def survey(self, work: Work) -> Tensors:
         """The centre and the spread of this client's styles (Eq. 2 and 3)."""
@@ -164,18 +158,18 @@ class StableFDG(Method):
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
     ) -> Mapping[ClientId, Tensors]:
-        told = {client: surveys[client]["style"] for client in sorted(chosen) if client in surveys}
-        if len(told) < 2:
+        own = {client: surveys[client]["style"] for client in sorted(chosen) if client in surveys}
+        if len(own) < 2:
             return {}  # there is no one to exchange with
         if self.sharing == "distance":
-            givers = farthest(told, self.styles)
+            givers = farthest(own, self.styles)
         else:
             dice = numpy_generator(server.seed, round=server.round + 1, purpose="stablefdg sharing")
-            givers = ring(list(told), self.styles, dice)
-        notes = {client: {"styles": torch.stack([told[giver] for giver in givers[client]])} for client in told}
-        if (self.noise or self.reading.noise) == "double":
+            givers = ring(list(own), self.styles, dice)
+        notes = {client: {"styles": torch.stack([own[giver] for giver in givers[client]])} for client in own}
+        if self.noise == "double":
             for client, note in notes.items():
-                note["own"] = told[client]
+                note["own"] = own[client]
         return notes
 
     # --- on the client -------------------------------------------------------------------------------------------
@@ -205,7 +199,7 @@ class StableFDG(Method):
             if dice.random() >= self.probability:
                 continue
             size = len(batch) if self.oversample is None else self.oversample
-            if added and (self.exploring or self.reading.exploring) == "first":
+            if added and self.exploring == "first":
                 size = 0
             if self.oversampling == "balanced":
                 added[stage] = balanced_rows(labels[origin], size, dice)
@@ -236,7 +230,7 @@ class StableFDG(Method):
             shifting, exploring = shifts and stage == self.shift_stage, stage in trip.added
             if not (shifting or exploring):
                 continue
-            with torch.set_grad_enabled(self.reading.through and exploring):
+            with torch.set_grad_enabled(self.through_statistics and exploring):
                 old = style_of(x)
             own = Style(old.mean[:size].detach(), old.std[:size].detach())
             if shifting:
@@ -256,14 +250,14 @@ class StableFDG(Method):
     def _shift(self, style: Style, brief: Mapping[str, Tensor], dice: np.random.Generator) -> Style:
         """Step 2: one half keeps its style, the other takes a received one."""
         size, device = len(style.mean), style.mean.device
-        count = size // 2 if self.reading.shifted is None else min(self.reading.shifted, size // 2)
+        count = min(self.shifted, size // 2) if isinstance(self.shifted, int) else size // 2
         if count == 0:
             return style
         points = torch.cat(style, dim=1).cpu().numpy()
         mean, std = style.mean.clone(), style.std.clone()
         if self.keeping == "random":
             kept = dice.permutation(size)[: size - count]
-        elif self.reading.centroids:
+        elif self.centroids:
             # The published code: the first rows take the cluster centres in the order in which k-means returns them.
             centres = torch.from_numpy(centres_of(points, size - count, dice)).to(device)
             kept = np.arange(size - count)
@@ -273,7 +267,7 @@ class StableFDG(Method):
         moved = torch.from_numpy(np.setdiff1d(np.arange(size), kept)).to(device)
         styles = brief["styles"].float()
         which = torch.from_numpy(dice.integers(len(styles), size=count))
-        own = brief["own"].float() if (self.noise or self.reading.noise) == "double" else None
+        own = brief["own"].float() if self.noise == "double" else None
         drawn = torch.from_numpy(dice.standard_normal((2, count, styles.shape[2])).astype(np.float32))
         mean[moved], std[moved] = (part.to(device) for part in around(styles[which], drawn, own))
         return Style(mean, std)
@@ -315,10 +309,10 @@ def ring(clients: Sequence[ClientId], styles: int, dice: np.random.Generator) ->
     return {client: [order[(i + k) % len(order)] for k in range(1, reach + 1)] for i, client in enumerate(order)}
 
 
-def farthest(told: Mapping[ClientId, Tensor], styles: int) -> dict[ClientId, list[ClientId]]:
+def farthest(own: Mapping[ClientId, Tensor], styles: int) -> dict[ClientId, list[ClientId]]:
     """For each client the others whose centres of style are farthest from its own (Table 9)."""
-    names = list(told)
-    centres = torch.stack([told[name][:2].flatten() for name in names]).double()
+    names = list(own)
+    centres = torch.stack([own[name][:2].flatten() for name in names]).double()
     distances = (centres[:, None] - centres[None]).square().sum(2)
     distances.fill_diagonal_(-1.0)  # never its own
     ranked = distances.argsort(dim=1, descending=True, stable=True)[:, : min(styles, len(names) - 1)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from unseen.core.errors import UserError
-from unseen.core.types import ClientId, Memory, Reply, Server, Tensors
+from unseen.core.types import ClientId, Memory, Server, Tensors
 
 
 class Branches(nn.Module):
@@ -51,22 +51,12 @@ def give_seats(memory: Memory, clients: Iterable[ClientId], room: int, field: st
         )
 
 
-class BranchCollector:
-    """A net's `Branches` in the server's state, while replies come in: each client's row is put at its seat."""
-
-    def __init__(self, server: Server, name: str) -> None:
-        self._seats, self._keys = server.memory, (f"extras.{name}.rows", f"extras.{name}.taken")
-        self._rows, self._taken = (server.state[key].clone() for key in self._keys)
-
-    def watch(self, replies: Iterable[Reply], told: str) -> Iterator[Reply]:
-        """The replies as they are; the row is what a client told by that name."""
-        for reply in replies:
-            seat = int(self._seats[reply.client])
-            self._rows[seat], self._taken[seat] = reply.report[told], 1
-            yield reply
-
-    def state(self) -> Tensors:
-        return dict(zip(self._keys, (self._rows, self._taken), strict=True))
+def put_at_seat(server: Server, client: ClientId, name: str, row: Tensor) -> None:
+    """A client's row into the net's `Branches` in the server's state. The tensors there are replaced, not changed."""
+    seat = int(server.memory[client])
+    for key, value in ((f"extras.{name}.rows", row), (f"extras.{name}.taken", torch.ones(()))):
+        server.state[key] = server.state[key].clone()
+        server.state[key][seat] = value
 
 
 def vote(logits: Sequence[Tensor]) -> Tensor:
