@@ -1,4 +1,4 @@
-"""Flat dictionaries of tensors: snapshot, load, mean, bytes. The only place that copies or averages model state."""
+"""Flat dictionaries of tensors: snapshot, load, mean. The only place that copies or averages model state."""
 
 from __future__ import annotations
 
@@ -28,10 +28,6 @@ def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def pick(tensors: Mapping[str, Tensor], keys: Iterable[str]) -> Tensors:
     return {key: tensors[key] for key in keys if key in tensors}
-
-
-def nbytes(tensors: Mapping[str, Tensor]) -> int:
-    return sum(value.numel() * value.element_size() for value in tensors.values())
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
