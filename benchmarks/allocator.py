@@ -14,11 +14,12 @@ import time
 import torch
 import torch.nn.functional as F
 
-from unseen.core.allocator import keep_freed_memory
+from unseen.core.platform import ask_for_kernels, keep_freed_memory
 from unseen.nets.backbones import create_net
 
 
 def measure(kept: bool, backbone: str, size: int, steps: int) -> None:
+    ask_for_kernels()
     torch.set_num_threads(1)
     if kept:
         keep_freed_memory()

@@ -19,9 +19,9 @@ from typing import Any
 
 from tests.engines.deployment import Federation
 from tests.engines.sites import SITES, draw_sites, small
+from tests.small_runs import run_local, simulate
 
-from unseen.engines.flower.simulation import simulate
-from unseen.runs.run import Silent, run_settings
+from unseen.runs.progress import Silent
 
 NET: dict[str, Any] = {
     "backbone": "mobilenetv2_100",
@@ -50,7 +50,7 @@ def per_round(times: list[float]) -> float:
 
 def deployed(folder: Path, rounds: int) -> tuple[float, float]:
     """(seconds per round, seconds until the first round ended)."""
-    settings = replace(small(folder / "data", "fedavg", "flower", rounds=rounds, **NET), root=None)
+    settings = small(folder / "data", "fedavg", "flower", rounds=rounds, **NET).with_changes({"root": None})
     federation = Federation(folder / "deployment", folder / "data", SITES, settings)
     began, times = time.monotonic(), list[float]()
     try:
@@ -78,8 +78,8 @@ def main() -> None:
             clock, began = Clock(), time.monotonic()
             settings = small(folder / "data", "fedavg", engine, rounds=rounds, **NET)
             if engine == "local":
-                result = run_settings(settings, out=folder / "runs", watcher=clock)
-                print(f"{result.summary['bytes_up'] / 1e6:.1f} MB up per client and round")
+                result = run_local(settings, out=folder / "runs", watcher=clock)
+                print(f"{result.record.bytes_up / 1e6:.1f} MB up per client and round")
             else:
                 simulate([settings], folder / "runs", clock)
             rows.append((engine, per_round(clock.times), clock.times[0] - began))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from tests.small_runs import assembled, settings
 
 from unseen.core.tensors import load, snapshot
 from unseen.core.types import Server
@@ -25,8 +26,6 @@ from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
 from unseen.federation.server import federate
-from unseen.runs.protocols import settings
-from unseen.runs.run import assemble
 
 
 def main() -> None:
@@ -50,20 +49,20 @@ def main() -> None:
         server_selection="last",
         augmentation="none",
     )
-    assembly = assemble(config)
-    net, plan = assembly.net, assembly.plan
+    assembly = assembled(config)
+    net, plan, sites = assembly.net, config.plan, assembly.data.sites
     start = snapshot(net)
 
     # The bare loop: all batches of a round are tensors already.
     batches = {
         client: [site.train.batch(torch.randint(len(site.train), (plan.batch_size,))) for _ in range(chosen.steps)]
-        for client, site in assembly.sites.items()
+        for client, site in sites.items()
     }
 
     def bare_round() -> float:
         began = time.perf_counter()
         states = []
-        for client in assembly.sites:
+        for client in sites:
             load(net, start)
             optimizer = torch.optim.SGD(
                 net.parameters(),
@@ -86,9 +85,9 @@ def main() -> None:
     ours, bare = [], []
     with tempfile.TemporaryDirectory() as folder:
         runner = ClientRunner(
-            assembly.method, net, plan, assembly.sites.__getitem__, ClientStates(Path(folder)), lambda x, rng: x
+            assembly.method, net, plan, sites.__getitem__, ClientStates(Path(folder)), lambda x, rng: x
         )
-        engine = LocalEngine(runner, list(assembly.sites))
+        engine = LocalEngine(runner, list(sites))
         server = Server(dict(start))
         rounds = federate(assembly.method, assembly.share, plan, engine, server, Ledger())
         next(rounds), bare_round()  # warm up both

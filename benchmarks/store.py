@@ -22,13 +22,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from unseen.core.allocator import keep_freed_memory
+from unseen.core.platform import ask_for_kernels, keep_freed_memory
 from unseen.data.augment import augment
 from unseen.data.domains import DomainIndex, index_folder
 from unseen.data.store import StoreImages, open_store
-from unseen.nets import torchvision_ops  # noqa: F401 - lets torchvision be imported without its compiled operators
+from unseen.nets.torchvision_ops import declare_missing_operators
 
-from torchvision import transforms  # isort: skip
+declare_missing_operators()  # lets torchvision be imported without its compiled operators
+
+from torchvision import transforms  # noqa: E402
 
 WANTED = 3.0
 ROUNDS = 10
@@ -88,6 +90,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=96)
     parser.add_argument("--batch", type=int, default=32)
     args = parser.parse_args()
+    ask_for_kernels()
     torch.set_num_threads(1)
     keep_freed_memory()  # as every run of unseen does; it holds for both sides
     with tempfile.TemporaryDirectory() as scratch:

@@ -6,15 +6,14 @@
     result.accuracy               # on the unseen domain
     result.model.predict(images)  # class probabilities
 
-Names are imported when they are first used: `import unseen` alone does not load torch.
+Names are imported when they are first used: `import unseen` alone does not load torch, and no import
+changes the process: a run does, when it starts (`unseen.core.platform`).
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING
-
-from unseen.core.kernels import same_everywhere
 
 if TYPE_CHECKING:
     from unseen.api import run as run
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from unseen.runs.run import Result as Result
 
     __version__: str
-
-same_everywhere()  # before torch computes anything, whoever imports it
 
 _WHERE = {
     "run": "unseen.api",

@@ -1,214 +1,231 @@
-"""A run from Python; the command line is a thin layer over these functions."""
+"""Everything the command line does, from Python, in the words of the command line.
+
+unseen.run(data="digits", target="street", method="fedavg", rounds=3)
+unseen.bench(data="digits", methods="fedavg,fedfd-a", targets="all", seeds="0-2", out="bench")
+unseen.evaluate("bench", inference="iabn,tbn:batch=1")
+unseen.report("bench")
+unseen.predict("bench/digits-street-fedavg-s0-1a2b3c4d", "photos")
+"""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import typing
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields as fields_of
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from unseen.bench import grid
+from unseen.bench.collect import Collection, collect
+from unseen.bench.inference import Inference, evaluate_run, read_rules
+from unseen.bench.sweep import Watching
+from unseen.core.errors import UserError, unknown
+from unseen.core.platform import cores
+from unseen.engines.local import open_local
+from unseen.method import Method
+from unseen.runs.directory import RunDirectory, find_runs
+from unseen.runs.model import Prediction, load_trained, predict_files
+from unseen.runs.planning import Experiment, find_device, read_method
+from unseen.runs.progress import Watcher
+from unseen.runs.results import EvaluationLine
+from unseen.runs.run import OpenEngine, PlannedRun, Result
+from unseen.runs.run import run as run_planned
 
-from unseen.core.errors import UserError, nearest, unknown
-from unseen.core.plan import OptimizerPlan, Plan
-from unseen.data.augment import PRESETS
-from unseen.data.catalog import load_index
-from unseen.data.domains import DomainIndex
-from unseen.method import Method, name_of, parts_of
-from unseen.registry import parse, register, registered
-from unseen.runs.protocols import Protocol, Settings, protocol_for, protocol_of, settings
-from unseen.runs.run import Result, Watcher, run_settings
 
-
+# --- runs ------------------------------------------------------------------------------------------------------------
 def run(
     *,
     target: str,
-    data: str | None = None,
     method: str | Method = "fedavg",
+    fields: Mapping[str, Any] | None = None,
     seed: int | None = None,
     workers: int | None = None,
     out: str | Path | None = None,
     watcher: Watcher | None = None,
-    **changes: Any,
+    **settings: Any,
 ) -> Result:
     """Train on all domains but `target`, test on `target`.
 
-    Other arguments are those of the command line, as words: `rounds=3`, `protocol="pacs-quick"`, `root=...`,
-    `backbone=...`, `lr=...`; `fields={"mu": 0.2}` sets fields of the method. Without `out` nothing is left on the disk.
-    `workers=None` takes a process per core.
+    Other arguments are the settings of the command line: `data="pacs"`, `protocol="pacs-quick"`, `root=...`,
+    `rounds=3`, `backbone=...`, `lr=...`; `fields={"mu": 0.2}` sets fields of the method. Without `out` nothing is left
+    on the disk. `workers=None` takes a process per core.
     """
-    chosen = plan_run(target=target, data=data, method=method, seed=seed, **changes)
-    return carry_out(chosen, out=Path(out) if out is not None else None, workers=workers, watcher=watcher)
+    (planned,) = plan(
+        method=method, fields=fields, target=target, seed=None if seed is None else str(seed), settings=settings
+    )
+    directory = RunDirectory.of(planned.settings, Path(out)) if out is not None else None
+    return carry_out(planned, directory, workers=workers, watcher=watcher)
 
 
-def plan_run(
+def plan(
     *,
     target: str,
-    data: str | None = None,
     method: str | Method = "fedavg",
-    seed: int | None = None,
-    protocol: str | None = None,
-    root: str | Path | None = None,
     fields: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    weights: str | Path | None = None,
-    **changes: Any,
-) -> Settings:
-    """The settings of one run, spelled in the one way that names its directory."""
-    changes = {key: value for key, value in changes.items() if value is not None}
-    _check(changes)
-    named, own_fields = spell_method(method, fields)
-    where = absolute(root)
-    index = dataset(data, protocol, where)
-    return settings(
-        method=named,
-        fields=own_fields,
-        data=index.name,
-        target=index.find(target),
-        protocol=protocol,
-        seed=seed,
-        root=where,
-        device=find_device(device),
-        weights=spell_weights(weights),
-        **changes,
-    )
+    seed: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[PlannedRun]:
+    """One run per target and seed, in the words of the command line."""
+    made = read_method(method, fields)  # a wrong name is said before a large folder is read
+    experiment = Experiment.of(settings or {})
+    if not target:
+        raise UserError(f"Give the unseen domain with --target: {', '.join(experiment.index.domains)}, or all.")
+    seeds = experiment.seeds(seed)
+    return [experiment.run(made, name, number) for name in experiment.targets(target) for number in seeds]
 
 
 def carry_out(
-    chosen: Settings, *, out: Path | None, workers: int | None = None, watcher: Watcher | None = None
+    planned: PlannedRun,
+    directory: RunDirectory | None,
+    *,
+    workers: int | None = None,
+    watcher: Watcher | None = None,
 ) -> Result:
-    """Run, or go on with, or read the run of these settings, on the engine that they name."""
+    """Run, or go on with, or read a run, on the engine that its settings name."""
+    count = check_workers(workers) or spare_workers(planned.settings.plan.device)
+    open_engine = engine_of(planned.settings.engine)(count)
+    return run_planned(planned, open_engine, directory=directory, watcher=watcher)
+
+
+def check_workers(workers: int | None) -> int | None:
     if workers is not None and workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}.")
-    return engine_of(chosen.engine)(chosen, out, workers or spare_workers(chosen.plan.device), watcher)
+    return workers
 
 
-# --- engines ----------------------------------------------------------------------------------------------------
-Runner = Callable[[Settings, Path | None, int, Watcher | None], Result]
+def spare_workers(device: str) -> int:
+    """A process per core; one for an accelerator, whose memory a second process would only share."""
+    return cores() if device == "cpu" else 1
 
 
-def _local(chosen: Settings, out: Path | None, workers: int, watcher: Watcher | None) -> Result:
-    return run_settings(chosen, out=out, workers=workers, watcher=watcher)
-
-
-def _flower(chosen: Settings, out: Path | None, workers: int, watcher: Watcher | None) -> Result:
+def _open_flower(workers: int) -> OpenEngine:
     if any(importlib.util.find_spec(module) is None for module in ("flwr", "ray")):
         raise UserError("The engine flower needs Flower and Ray: `pip install unseen[flower]`.")
-    flower: Any = importlib.import_module("unseen.engines.flower")
-    result: Result = flower.run_simulation(chosen, out, watcher)
-    return result
+    from unseen.engines.flower.simulation import open_simulation
+
+    return open_simulation
 
 
-ENGINES: dict[str, Runner] = {"local": _local, "flower": _flower}
+ENGINES: dict[str, Callable[[int], OpenEngine]] = {"local": open_local, "flower": _open_flower}
 
 
-def engine_of(name: str) -> Runner:
+def engine_of(name: str) -> Callable[[int], OpenEngine]:
     if name not in ENGINES:
         raise unknown("engine", name, ENGINES, f"The engines are {', '.join(ENGINES)}.")
     return ENGINES[name]
 
 
-def spare_workers(device: str) -> int:
-    """A process per core; one for an accelerator, whose memory a second process would only share."""
-    if torch.device(device).type != "cpu":
-        return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# --- many runs -------------------------------------------------------------------------------------------------------
+class _Quiet:
+    def looked(self, jobs: Sequence[Any]) -> None: ...
+
+    def ended(self, job: Any) -> None: ...
 
 
-# --- spelling ---------------------------------------------------------------------------------------------------
-def protocol_named(data: str | None, protocol: str | None) -> Protocol:
-    """The protocol that was named, or the small one for the data."""
-    return protocol_of(protocol) if protocol else protocol_for(data or "digits")
+def bench(
+    *,
+    methods: str | Sequence[Any],
+    targets: str | Sequence[str] = "all",
+    seeds: str | Sequence[int] | None = None,
+    out: str | Path = "bench",
+    workers: int | None = None,
+    watching: Watching | None = None,
+    **settings: Any,
+) -> Collection:
+    """Methods x targets x seeds, several runs at once; goes on where it was stopped. Returns all runs of `out`."""
+    planned = grid.plan_bench({**settings, "methods": methods, "targets": targets, "seeds": seeds})
+    folder = Path(out)
+    jobs = grid.begin(planned, folder)
+    count = check_workers(workers) or spare_workers(jobs[0].settings.plan.device)
+    failed = grid.carry_out(jobs, count, watching or _Quiet())
+    if failed:
+        raise UserError(f"{len(failed)} of {len(jobs)} runs failed. The first: {failed[0].reason}")
+    return collect(folder)
 
 
-def dataset(data: str | None, protocol: str | None, root: str | None) -> DomainIndex:
-    """The index of the data that a run would use."""
-    name = data or protocol_named(data, protocol).data
-    if name is None:
-        raise UserError(f'The protocol "{protocol}" is for any dataset; give one with --data.')
-    return load_index(name, Path(root) if root else None)
+@dataclass(frozen=True)
+class Evaluated:
+    """A finished run by an inference rule."""
+
+    run: RunDirectory
+    rule: Inference
+    found: EvaluationLine
 
 
-def spell_method(method: str | Method, given: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
-    """A method's name and those of its fields that differ from their defaults, as JSON has them."""
-    if isinstance(method, Method):
-        if given:
-            raise UserError("Give a method's fields in the method itself, or its name and `fields`, not both.")
-        for part in parts_of(method):
-            if registered().get(part.name) is not type(part):
-                register(type(part))
-    else:
-        method = parse(method, given)
-    parts = parts_of(method)
-    changed: dict[str, Any] = {}
-    for part in parts:
-        plain = type(part)()
-        for f in fields_of(part):
-            value = getattr(part, f.name)
-            if value != getattr(plain, f.name):
-                changed[f.name if len(parts) == 1 else f"{part.name}.{f.name}"] = json.loads(json.dumps(value))
-    return name_of(method), changed
+def evaluate(
+    folder: str | Path,
+    inference: str = "own",
+    *,
+    fields: Mapping[str, str] | None = None,
+    methods: Sequence[str] | None = None,
+    again: bool = False,
+    device: str = "auto",
+) -> list[Evaluated]:
+    """Finished runs on their unseen domains by other rules for the statistics of their BatchNorms."""
+    rules, where = read_rules(inference, fields), find_device(device)
+    runs = runs_to_evaluate(Path(folder), methods)
+    for run, rule in to_evaluate(runs, rules, again):
+        evaluate_run(run, rule, where)
+    return [Evaluated(run, rule, run.evaluations()[rule.label]) for run in runs for rule in rules]
 
 
-def absolute(path: str | Path | None) -> str | None:
-    """A path that is still right when the run is resumed from another folder."""
-    return str(Path(path).expanduser().resolve()) if path is not None else None
+def to_evaluate(
+    runs: Sequence[RunDirectory], rules: Sequence[Inference], again: bool = False
+) -> list[tuple[RunDirectory, Inference]]:
+    """Pairs that were not evaluated before."""
+    return [(run, rule) for run in runs for rule in rules if again or rule.label not in run.evaluations()]
 
 
-def spell_weights(weights: str | Path | None) -> str | None:
-    if weights is None or str(weights) in ("none", "imagenet"):
-        return str(weights) if weights is not None else None
-    return absolute(weights)
+def runs_to_evaluate(folder: Path, methods: Sequence[str] | None = None) -> list[RunDirectory]:
+    """The run of a directory, or the finished ones of a folder."""
+    if (folder / "config.json").exists():
+        return [RunDirectory.open(folder)]
+    found = [run for run in find_runs(folder) if run.result() is not None]
+    if not found:
+        raise UserError(f"There are no finished runs in {folder}; `unseen bench --out {folder}` makes them.")
+    if methods is None:
+        return found
+    there = {run.settings().method for run in found}
+    for name in methods:
+        if name not in there:
+            raise UserError(f'There is no finished run of "{name}" in {folder}; there are {", ".join(sorted(there))}.')
+    return [run for run in found if run.settings().method in methods]
 
 
-def find_device(name: str) -> str:
-    """`auto`, `cpu`, `cuda`, `cuda:1` or `mps` as a device that is there."""
-    there: dict[str, Callable[[], bool]] = {
-        "cuda": torch.cuda.is_available,
-        "mps": torch.backends.mps.is_available,
-        "cpu": lambda: True,
-    }
-    if name == "auto":
-        return next(kind for kind, available in there.items() if available())
-    kind, _, number = name.partition(":")
-    if kind not in there or (number and not number.isdigit()):
-        raise UserError(f'"{name}" is not a device: give auto, cpu, cuda, cuda:NUMBER or mps.')
-    if not there[kind]() or (kind == "cuda" and number and int(number) >= torch.cuda.device_count()):
-        raise UserError(f'The device "{name}" is not on this machine: give --device auto or cpu.')
-    return name
+def report(
+    folder: str | Path,
+    *,
+    out: str | Path | None = None,
+    baseline: str | None = None,
+    target: str | None = None,
+    insight: bool = True,
+    said: Callable[[str], None] = lambda sentence: None,
+) -> Path:
+    """One self-contained page about all runs of a folder, and its tables beside it."""
+    from unseen.bench.insight import look_into_all
+    from unseen.report.page import write_page
+    from unseen.report.tables import write_tables
+
+    place = Path(folder)
+    collection = collect(place)
+    if not collection.groups:
+        raise UserError(f"There are no finished runs in {place}; `unseen bench --out {place}` makes them.")
+    write_tables(collection, place / "tables", baseline)
+    if insight:
+        look_into_all(collection, target, said)
+    return write_page(collection, Path(out) if out is not None else place / "report.html", baseline, target)
 
 
-_KINDS: tuple[type, ...] = (Settings, Plan, OptimizerPlan)
+# --- models ----------------------------------------------------------------------------------------------------------
+def predict(
+    directory: str | Path,
+    images: str | Path,
+    *,
+    device: str = "auto",
+    broken: list[str] | None = None,
+) -> Iterator[Prediction]:
+    """Class and probability of an image, or of all images below a folder, by the method's own rule.
 
-
-def _check(changes: Mapping[str, Any]) -> None:
-    """Names and choices of the changes to a protocol."""
-    hints = {name: hint for kind in _KINDS for name, hint in typing.get_type_hints(kind).items()}
-    # `name` is the optimizer's, which a protocol sets; the objects inside are changed field by field.
-    known = set(hints) - {"name", "plan", "optimizer"}
-    for key, value in changes.items():
-        if key not in known:
-            raise UserError(f'A run has no setting "{key}".{nearest(key, known)} `unseen run --help` lists them.')
-        if typing.get_origin(hints[key]) is typing.Literal:
-            _choose(key, value, typing.get_args(hints[key]))
-    engine_of(changes.get("engine", "local"))
-    if "augmentation" in changes:
-        _choose("augmentation", changes["augmentation"], PRESETS)
-    for key in ("lr", "participation", "local_epochs", "local_steps", "image_size", "bottleneck"):
-        if key in changes and not changes[key] > 0:
-            raise UserError(f"--{key.replace('_', '-')} must be above 0, not {changes[key]}.")
-    if changes.get("test_every", 0) < 0:
-        raise UserError(f"--test-every must be 0 or more, not {changes['test_every']}.")
-
-
-def _choose(key: str, value: object, choices: Iterable[object]) -> None:
-    words = [str(choice) for choice in choices]
-    if value not in words:
-        option = f"--{key.replace('_', '-')}"
-        raise UserError(
-            f'"{value}" is no choice for {option}.{nearest(str(value), words)} It takes {", ".join(words)}.'
-        )
+    With a list for `broken`, files that cannot be read are put into it; without one they are an error.
+    """
+    return predict_files(load_trained(Path(directory), find_device(device)), Path(images), broken)

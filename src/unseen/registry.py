@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import unseen.methods
+from unseen.core import options
 from unseen.core.errors import UserError, nearest, unknown
 from unseen.method import Method, compose
 
@@ -102,68 +103,8 @@ def convert(kind: type[Method], field_name: str, raw: object) -> object:
     """A value from the command line or from JSON, as the field's type."""
     hint = typing.get_type_hints(kind)[field_name]
     try:
-        return _as(hint, raw)
+        return options.convert(hint, raw)
     except (ValueError, TypeError):
         raise UserError(
-            f'"{raw}" does not fit the field {field_name} of {kind.name}: it takes {spelled(hint)}.'
+            f'"{raw}" does not fit the field {field_name} of {kind.name}: it takes {options.spelled(hint)}.'
         ) from None
-
-
-def spelled(hint: object) -> str:
-    """A type as a user reads it."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is type(None):
-        return "none"
-    if origin is typing.Literal:
-        return " | ".join(str(a) for a in arguments)
-    if origin in (typing.Union, pytypes.UnionType):
-        return " | ".join(spelled(a) for a in arguments)
-    if origin is tuple:
-        return ",".join("..." if a is Ellipsis else spelled(a) for a in arguments)
-    return getattr(hint, "__name__", str(hint))
-
-
-def _as(hint: object, raw: object) -> object:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        for choice in arguments:
-            if str(choice) == str(raw):
-                return choice
-        raise ValueError
-    if origin in (typing.Union, pytypes.UnionType):
-        if type(None) in arguments and (raw is None or str(raw).lower() == "none"):
-            return None
-        for option in arguments:
-            try:
-                return _as(option, raw)
-            except (ValueError, TypeError):
-                continue
-        raise ValueError
-    if origin is tuple:
-        items = raw.split(",") if isinstance(raw, str) else list(typing.cast(typing.Iterable[object], raw))
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return tuple(_as(arguments[0], item) for item in items if item != "")
-        if len(items) != len(arguments):
-            raise ValueError
-        return tuple(_as(kind, item) for kind, item in zip(arguments, items, strict=True))
-    if hint is bool:
-        words = {
-            "true": True,
-            "1": True,
-            "yes": True,
-            "on": True,
-            "false": False,
-            "0": False,
-            "no": False,
-            "off": False,
-        }
-        if str(raw).lower() not in words:
-            raise ValueError
-        return words[str(raw).lower()]
-    if hint is int:
-        return int(str(raw))
-    if hint is float:
-        return float(str(raw))
-    if hint is str:
-        return str(raw)
-    raise TypeError

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.small_runs import settings
 from tests.tiny_work import batch, random_images, tiny_net
 from unseen.bench.inference import Predictor, inference_of, score
 from unseen.core.errors import UserError
@@ -14,7 +15,6 @@ from unseen.nets.norms.layers import StatNorm2d, make_pluggable
 from unseen.nets.norms.rules import InstanceRule, Interpolated, ruled
 from unseen.registry import parse
 from unseen.runs.model import Trained
-from unseen.runs.protocols import settings
 
 
 def trained(method: str = "fedavg", seed: int = 0) -> Trained:
@@ -126,7 +126,7 @@ def test_fedfd_takes_rules_and_scores_are_those_of_its_predictions() -> None:
     images = random_images(6, seed=5)
     found = score(trained("fedfd"), inference_of("iabn", {"k": 1}), images)
     right = (logits(trained("fedfd"), "iabn", X, k=1).argmax(1) == images.y).float().mean()
-    assert found["examples"] == 6 and found["accuracy"] == pytest.approx(float(right))
+    assert found.examples == 6 and found.accuracy == pytest.approx(float(right))
 
 
 def test_wrong_words_are_told_the_right_ones() -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.small_runs import run_local, settings
 from unseen.bench.insight import insight_of, look_into
 from unseen.runs.directory import RunDirectory
-from unseen.runs.protocols import settings
-from unseen.runs.run import run_settings
 
 
 @pytest.mark.parametrize(("method", "shows"), [("fedfd-a", "inspected/alpha"), ("stablefdg", "shown/attention")])
@@ -18,7 +17,7 @@ def test_features_predictions_and_what_the_method_shows(tmp_path: Path, method: 
     chosen = settings(
         method=method, target="street", protocol="digits", rounds=1, local_steps=1, batch_size=16, test_every=0
     )
-    result = run_settings(chosen, out=tmp_path)
+    result = run_local(chosen, out=tmp_path)
     assert result.directory is not None
     run = RunDirectory(result.directory)
     assert insight_of(run) is None

@@ -26,8 +26,8 @@ def test_a_short_run_writes_weights_that_fit_the_protocols_net(
         said = capsys.readouterr().out
         assert "step 8: " in said and str(file) in said
     assert files[0].read_bytes() == files[1].read_bytes()  # the same seed, the same bits
-    trained = create_net(protocol.backbone, 10, image_size=protocol.image_size, weights=str(files[0]))
-    drawn = create_net(protocol.backbone, 10, image_size=protocol.image_size)
+    trained = create_net(protocol.net.backbone, 10, image_size=protocol.data.image_size, weights=str(files[0]))
+    drawn = create_net(protocol.net.backbone, 10, image_size=protocol.data.image_size)
     key = "backbone.patch_embed.proj.weight"
     assert not torch.equal(trained.state_dict()[key], drawn.state_dict()[key])
     assert torch.equal(trained.state_dict()["head.weight"], drawn.state_dict()["head.weight"])

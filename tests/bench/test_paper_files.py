@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unseen import api
+from unseen.bench.grid import plan_bench, read_file
 from unseen.bench.published import TABLES
-from unseen.cli.bench import planned, read_file
 from unseen.data.catalog import CATALOG, load_index
 from unseen.data.domains import DomainIndex
 from unseen.data.split import partition
+from unseen.runs import images, planning
+from unseen.runs.protocols import protocol_named
 
 TOP = Path(__file__).parent.parent.parent
 FILES = sorted((TOP / "benchmarks" / "paper").glob("*.toml"))
@@ -42,15 +43,16 @@ def catalog_index(name: str, root: Path | None) -> DomainIndex:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_a_file_resolves_to_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "load_index", catalog_index)
-    plan = read_file(path)
-    todo, labels, domains = planned(plan)
-    protocol = api.protocol_named(plan["data"], plan["protocol"])
-    assert len(todo) == len(plan["methods"]) * len(domains) * len(protocol.seeds)
-    assert len(labels) == len(plan["methods"])
-    first = todo[0]
-    index = catalog_index(first.data, None)
-    clients = partition(index, index.sources(first.target), first.partition, first.seed)
+    monkeypatch.setattr(images, "load_index", catalog_index)
+    monkeypatch.setattr(planning, "content_of", lambda index: "")
+    given = read_file(path)
+    plan = plan_bench(given)
+    protocol = protocol_named(given["data"], given["protocol"])
+    assert len(plan.runs) == len(given["methods"]) * len(plan.domains) * len(protocol.seeds)
+    assert len(plan.labels) == len(given["methods"])
+    first = plan.runs[0].settings
+    index = catalog_index(first.data.name, None)
+    clients = partition(index, index.sources(first.target), first.data.partition, first.seed)
     assert clients and (first.plan.participation <= 1 or first.plan.participation <= len(clients))
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.small_runs import settings
 from unseen.bench import sweep as sweeping
 from unseen.bench.sweep import Job, last_words, make_jobs, sweep, time_left
-from unseen.runs.protocols import Settings, settings
+from unseen.runs.settings import Settings
 
 # A run in few words: rounds of 50 ms, going on after the last one; "silobn" fails, "fedbn" waits for a file called go.
 STAND_IN = """
@@ -39,7 +40,9 @@ for number in range(done + 1, config["plan"]["rounds"] + 1):
         time.sleep(0.02)
 with (path.parent / "order").open("a") as file:
     file.write(path.name + "\\n")
-(path / "result.json").write_text(json.dumps({"accuracy": 0.5}))
+(path / "result.json").write_text(json.dumps({
+    "method": config["method"], "data": "digits", "target": "ink", "seed": 0, "protocol": "digits",
+    "accuracy": 0.5, "in_domain_accuracy": 0.6, "selected_round": 3, "rounds": 3, "selection": "last"}))
 """
 
 
@@ -103,8 +106,8 @@ def test_an_interrupted_sweep_ends_its_runs_and_goes_on_after_their_last_round(t
     assert again[0].round == 1
     sweep(again, 1, Listener(), every=0.02)
     assert again[0].status == "finished"
-    lines = [json.loads(line) for line in (again[0].directory.path / "results.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == [1, 2, 3]  # round 1 was not done again
+    written = (again[0].directory.path / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in written] == [1, 2, 3]  # round 1 was not done again
 
 
 def test_a_run_that_outlived_a_killed_sweep_is_waited_for_and_not_run_twice(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def broken_off(tmp_path: Path) -> Path:
         def said(self, *_: object) -> None: ...
 
         def round(self, line: dict[str, Any]) -> None:
-            if line["round"] == 2:
+            if line.round == 2:
                 raise Enough
 
     with pytest.raises(Enough):
@@ -212,7 +212,7 @@ def test_without_a_whole_checkpoint_nothing_is_overwritten(broken_off: Path) -> 
 
 def test_a_directory_of_other_arguments_is_left_alone(broken_off: Path) -> None:
     config = broken_off / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "seed": 5}))
+    config.write_text(json.dumps({**json.loads(config.read_text()), "target": "ink"}))
     before = contents(broken_off)
     assert "other arguments" in refused(*LONG, "--out", broken_off.parent)
     assert "other arguments" in refused("run", "--resume", broken_off)

@@ -8,16 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 from unseen.bench.collect import collect, label_of
+from unseen.bench.grid import plan_bench, read_file
 from unseen.cli import app
-from unseen.cli.bench import passed_through, planned, read_file
 from unseen.core.errors import UserError
 from unseen.registry import registered
 
 
 def test_runs_go_seed_by_seed_over_targets_and_methods() -> None:
-    todo, labels, domains = planned(
-        {"data": "digits", "methods": "fedavg,fedprox:mu=0.5", "targets": "street,ink", "seeds": "0-1"}
-    )
+    plan = plan_bench({"data": "digits", "methods": "fedavg,fedprox:mu=0.5", "targets": "street,ink", "seeds": "0-1"})
+    todo, labels, domains = [run.settings for run in plan.runs], plan.labels, plan.domains
     assert [(s.seed, s.target, label_of(s)) for s in todo[:3]] == [
         (0, "street", "fedavg"), (0, "street", "fedprox (mu=0.5)"), (0, "ink", "fedavg")
     ]  # fmt: skip
@@ -26,32 +25,38 @@ def test_runs_go_seed_by_seed_over_targets_and_methods() -> None:
     assert list(labels) == ["fedavg", "fedprox (mu=0.5)"] and set(domains) == {"ink", "colour", "outline", "street"}
 
 
-def test_options_of_a_run_are_read_by_its_own_rules() -> None:
-    found = passed_through(["--rounds", "3", "--lr", "0.1", "--set", "mu=0.2", "--set", "fedfd.lambda1=0.3"])
-    assert found == {"rounds": 3, "lr": 0.1, "set": ["mu=0.2", "fedfd.lambda1=0.3"]}
-    with pytest.raises(UserError, match="--seed"):
-        passed_through(["--seed", "3"])
+def test_a_bench_takes_every_setting_of_a_run(tmp_path: Path) -> None:
+    """By the same names: the options are made of the settings' own fields."""
+    words = ["--data", "digits", "--methods", "fedavg", "--seed", "3"]
+    found = CliRunner().invoke(app, ["bench", *words])
+    assert found.exit_code == 2 and "--seed" in found.stderr
+    plan = plan_bench(
+        {"methods": "fedavg", "momentum": "0.5", "optimizer": "adamw", "clip_norm": "2", "targets": "ink"}
+    )
+    optimizer = plan.runs[0].settings.plan.optimizer
+    assert (optimizer.momentum, optimizer.name, optimizer.clip_norm) == (0.5, "adamw", 2.0)
 
 
 def test_a_set_field_is_for_the_methods_that_have_it() -> None:
-    todo, _, _ = planned({"methods": "fedavg,fedprox", "targets": "ink", "set": ["mu=0.2"]})
+    todo = [run.settings for run in plan_bench({"methods": "fedavg,fedprox", "targets": "ink", "set": ["mu=0.2"]}).runs]
     assert [s.fields for s in todo] == [{}, {"mu": 0.2}]
     with pytest.raises(UserError, match='"nu"'):
-        planned({"methods": "fedavg,fedprox", "targets": "ink", "set": ["nu=0.2"]})
+        plan_bench({"methods": "fedavg,fedprox", "targets": "ink", "set": ["nu=0.2"]})
     with pytest.raises(UserError, match="same"):
-        planned({"methods": "fedavg,fedavg", "targets": "ink"})
+        plan_bench({"methods": "fedavg,fedavg", "targets": "ink"})
     with pytest.raises(UserError, match="--methods"):
-        planned({"targets": "ink"})
+        plan_bench({"targets": "ink"})
 
 
-def test_all_is_every_method_that_fits_the_net(capsys: pytest.CaptureFixture[str]) -> None:
-    todo, labels, _ = planned({"methods": "fedbn+ga,all,fedprox:mu=0.5", "targets": "ink", "set": ["lambda1=0.2"]})
+def test_all_is_every_method_that_fits_the_net() -> None:
+    plan = plan_bench({"methods": "fedbn+ga,all,fedprox:mu=0.5", "targets": "ink", "set": ["lambda1=0.2"]})
+    todo, labels = [run.settings for run in plan.runs], plan.labels
     assert {s.method for s in todo} == {*registered(), "fedbn+ga"} - {"doprompt"}  # which needs tokens
-    assert capsys.readouterr().err.startswith("left out: doprompt: A prompt needs the tokens")
+    assert list(plan.left_out) == ["doprompt"] and plan.left_out["doprompt"].startswith("A prompt needs the tokens")
     assert labels["fedprox"] == "fedprox" and labels["fedprox (mu=0.5)"]
     assert [s.fields for s in todo if s.method == "fedfd"] == [{"lambda1": 0.2}]
     with pytest.raises(UserError, match="same"):
-        planned({"methods": "all,all", "targets": "ink"})
+        plan_bench({"methods": "all,all", "targets": "ink"})
 
 
 def test_a_bench_as_a_file(tmp_path: Path) -> None:
@@ -60,7 +65,8 @@ def test_a_bench_as_a_file(tmp_path: Path) -> None:
         'about = "a test"\ndata = "digits"\ntargets = ["ink"]\nseeds = [0, 3]\nlocal-steps = 2\n'
         'methods = ["fedavg", {name = "fedfd", label = "u = 0", set = {u = [0.0, 0.0]}}]\n'
     )
-    todo, labels, _ = planned(read_file(path))
+    plan = plan_bench(read_file(path))
+    todo, labels = [run.settings for run in plan.runs], plan.labels
     assert [(s.method, s.seed, s.plan.local_steps) for s in todo] == [
         ("fedavg", 0, 2), ("fedfd", 0, 2), ("fedavg", 3, 2), ("fedfd", 3, 2)
     ]  # fmt: skip
@@ -121,7 +127,7 @@ def test_errors_for_people(tmp_path: Path) -> None:
 
 def test_centralized_pools_the_source_domains_in_a_bench_too() -> None:
     plan = {"data": "digits", "methods": "erm", "targets": "street", "seeds": "0", "centralized": True}
-    todo, _, _ = planned(plan)
-    assert [s.partition for s in todo] == ["pooled"]
+    todo = [run.settings for run in plan_bench(plan).runs]
+    assert [s.data.partition for s in todo] == ["pooled"]
     with pytest.raises(UserError, match="leave out --partition"):
-        planned({**plan, "partition": "iid:2"})
+        plan_bench({**plan, "partition": "iid:2"})

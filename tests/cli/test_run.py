@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 import unseen
 from unseen.cli import app
 from unseen.cli.methods import explain, field_comments
-from unseen.cli.run import read_fields, read_seeds
 from unseen.cli.screen import Pace, duration, percent
 from unseen.cli.show import sparkline
 from unseen.core.errors import UserError
-from unseen.method import Method
+from unseen.method import Method, Traits
+from unseen.runs.planning import read_fields, read_seeds
 
 TINY = ["--rounds", "1", "--local-steps", "1", "--workers", "1", "--test-every", "0"]
 
@@ -162,7 +162,7 @@ class Child(Parent):
     """
 
     name: ClassVar[str] = "child-of-tests"
-    sends: ClassVar[str] = "a number"
+    traits: ClassVar[Traits] = Traits(sends="a number")
     long: tuple[float, ...] = (
         1.0,  # first
         2.0,  # second
@@ -292,7 +292,7 @@ def test_python_runs_an_own_method_and_leaves_nothing_behind(tmp_path: Path, mon
     result = unseen.run(data="digits", target="street", method=Halved(by=4.0), rounds=1, local_steps=1, workers=1)
     assert result.settings.method == "halved-in-tests" and result.settings.fields == {"by": 4.0}
     assert result.accuracy is not None and 0 <= result.accuracy <= 1
-    assert result.in_domain_accuracy is not None and [line["round"] for line in result.curves] == [1]
+    assert result.in_domain_accuracy is not None and [line.round for line in result.rounds] == [1]
     assert result.model.classes == tuple("0123456789")
     assert list(tmp_path.iterdir()) == []
 

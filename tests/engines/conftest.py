@@ -7,7 +7,6 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +46,7 @@ def federation(folder: Path, alone: None) -> Iterator[Federation]:
         pytest.skip("Flower is not installed: pip install unseen[flower]")
     from tests.engines.deployment import Federation
 
-    settings = replace(small(folder / "data", "fedavg", "flower", minimum_clients=3), root=None)
+    settings = small(folder / "data", "fedavg", "flower", minimum_clients=3).with_changes({"root": None})
     made = Federation(folder / "deployment", folder / "data", SITES, settings)
     shipped = made.app / "unseen_app" / "client_app.py"
     shipped.write_text(f"open({str(made.marker)!r}, 'w').write('shipped code ran')\n" + shipped.read_text())

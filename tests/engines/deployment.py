@@ -24,7 +24,7 @@ from typing import Any
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.scaffold import PACKAGE, write_app, write_keys
 from unseen.runs.directory import RunDirectory, directory_for
-from unseen.runs.protocols import Settings
+from unseen.runs.settings import Settings
 
 BIN = Path(sys.executable).parent
 PATIENCE = 600.0  # seconds: a process that imports torch can take minutes when others have the cores

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from unseen.runs.protocols import Settings, settings
+from tests.small_runs import settings
+from unseen.runs.settings import Settings
 
 SITES = ("east", "north", "west")
 TARGET = "south"

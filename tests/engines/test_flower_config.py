@@ -18,7 +18,8 @@ from unseen.engines.flower.scaffold import write_app, write_keys
 
 
 def deployment(**changes: object) -> Deployment:
-    chosen = replace(small(Path("/data"), "fedprox", "flower", minimum_clients=2), root=None, fields={"mu": "0.2"})
+    chosen = small(Path("/data"), "fedprox", "flower", minimum_clients=2).with_changes({"root": None})
+    chosen = replace(chosen, fields={"mu": "0.2"})
     return Deployment(**{"settings": chosen, "sites": SITES, "classes": ("a", "b"), **changes})  # type: ignore[arg-type]
 
 
@@ -37,7 +38,7 @@ def test_a_deployment_survives_the_written_file(tmp_path: Path) -> None:
 def test_whole_numbers_are_fine_for_fractions_and_nothing_else_is_bent() -> None:
     config = deployment().to_config()
     assert Deployment.from_config({**config, "lr": 1}).settings.plan.optimizer.lr == 1.0
-    for key, value in (("rounds", 2.5), ("lr", "much"), ("server-selection", "luck"), ("persist", 1)):
+    for key, value in (("rounds", 2.5), ("lr", "much"), ("server-selection", "luck"), ("keep-optimizer", "perhaps")):
         with pytest.raises(UserError, match=key):
             Deployment.from_config({**config, key: value})
     for key in ("rounds", "method"):

@@ -17,10 +17,9 @@ from tests.engines.bits import assert_same, final
 from tests.engines.cluster import ray_cluster
 from tests.engines.deployment import Federation
 from tests.engines.sites import SITES, small
-from unseen.engines.flower.simulation import simulate
+from tests.small_runs import run_local, simulate
 from unseen.registry import registered
 from unseen.runs.directory import RunDirectory
-from unseen.runs.run import run_settings
 
 METHODS = [*registered(), "fedbn+fedfd+ga", "fedavg+guide"]
 NEEDS: dict[str, dict[str, Any]] = {"doprompt": {"backbone": "test_vit", "image_size": 32}}  # it has no convnet
@@ -36,7 +35,7 @@ def given(name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def local(folder: Path) -> dict[str, Path]:
     """The local engine's run directories, by name."""
-    runs = {m: run_settings(small(folder / "data", **given(m)), out=folder / "local") for m in (*METHODS, POOLED)}
+    runs = {m: run_local(small(folder / "data", **given(m)), out=folder / "local") for m in (*METHODS, POOLED)}
     return {m: run.directory for m, run in runs.items() if run.directory is not None}
 
 
@@ -51,7 +50,7 @@ def test_a_simulation_on_a_ray_cluster_gives_the_local_engines_bits(
         assert result.directory is not None
         assert_same(local[name], result.directory)
         assert final(result.directory).round == 2
-        assert result.summary["bytes_up"] == RunDirectory(local[name]).result()["bytes_up"]  # type: ignore[index]
+        assert result.record.bytes_up == RunDirectory(local[name]).result().bytes_up  # type: ignore[union-attr]
 
 
 def test_a_deployment_gives_the_local_engines_bits(federation: Federation, local: dict[str, Path]) -> None:

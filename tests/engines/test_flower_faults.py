@@ -19,8 +19,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[
 from tests.engines.bits import assert_same, assert_same_tensors, final
 from tests.engines.deployment import Federation, listens
 from tests.engines.sites import SITES, TARGET, small
+from tests.small_runs import run_local
 from unseen.runs.directory import RunDirectory
-from unseen.runs.run import run_settings
 
 EAST, NORTH, WEST = SITES
 
@@ -51,7 +51,7 @@ def test_bad_updates_are_refused_by_name_and_not_merged(federation: Federation, 
     # The rounds went on with the honest sites, as if the liar had not been there: the same bits.
     for site in (NORTH, WEST, TARGET):
         shutil.copytree(folder / "data" / site, folder / "honest" / site)
-    honest = run_settings(
+    honest = run_local(
         small(folder / "honest", "fedavg", seed=1, rounds=6, server_selection="last"), out=folder / "local"
     )
     assert honest.directory is not None
@@ -85,7 +85,7 @@ def test_sites_die_in_a_round_are_waited_for_and_come_back(federation: Federatio
     federation.join(EAST)
     directory = federation.finish(run, **config)
     assert sorted(federation.rounds(**config)[-1]["clients"]) == [EAST, WEST]
-    assert RunDirectory(directory).result()["rounds"] == 4  # type: ignore[index]
+    assert RunDirectory(directory).result().rounds == 4  # type: ignore[union-attr]
     federation.join(NORTH)
 
 
@@ -123,6 +123,6 @@ def test_a_server_and_a_superlink_killed_go_on_in_new_runs(federation: Federatio
         assert number in (before, before + 1)
         assert number > 1
     # FedBN's own BatchNorm was on the sites' disks: the bits of a run that nobody killed.
-    whole = run_settings(small(folder / "data", "fedbn", seed=3, rounds=4), out=folder / "local")
+    whole = run_local(small(folder / "data", "fedbn", seed=3, rounds=4), out=folder / "local")
     assert whole.directory is not None
     assert_same(whole.directory, directory)

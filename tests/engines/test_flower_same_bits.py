@@ -17,11 +17,10 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install unseen[flow
 from tests.engines.bits import assert_same, final
 from tests.engines.deployment import BIN, Federation, free_ports
 from tests.engines.sites import SITES, small
+from tests.small_runs import run_local, simulate
 from unseen.engines.flower.scaffold import write_keys
-from unseen.engines.flower.simulation import simulate
 from unseen.runs.directory import RunDirectory
 from unseen.runs.model import load_trained
-from unseen.runs.run import run_settings
 
 METHODS = ("fedavg", "fedbn", "fedfd-a", "stablefdg", "fedadg")
 
@@ -29,7 +28,7 @@ METHODS = ("fedavg", "fedbn", "fedfd-a", "stablefdg", "fedadg")
 @pytest.fixture(scope="module")
 def local(folder: Path) -> dict[str, Path]:
     """The local engine's run directories, by method."""
-    runs = {m: run_settings(small(folder / "data", m), out=folder / "local") for m in METHODS}
+    runs = {m: run_local(small(folder / "data", m), out=folder / "local") for m in METHODS}
     return {m: run.directory for m, run in runs.items() if run.directory is not None}
 
 
@@ -40,7 +39,7 @@ def test_a_simulation_gives_the_local_engines_bits(folder: Path, local: dict[str
         assert_same(local[method], result.directory)
         assert final(result.directory).round == 2
         assert final(result.directory).met == set(SITES)
-        assert result.summary["bytes_up"] == RunDirectory(local[method]).result()["bytes_up"]  # type: ignore[index]
+        assert result.record.bytes_up == RunDirectory(local[method]).result().bytes_up  # type: ignore[union-attr]
 
 
 def test_a_deployment_gives_the_local_engines_bits(federation: Federation, local: dict[str, Path]) -> None:
@@ -55,8 +54,8 @@ def test_a_deployment_gives_the_local_engines_bits(federation: Federation, local
         # A run directory like any other: result, ledger, and a model that predicts.
         result = RunDirectory(directory).result()
         assert result is not None
-        assert result["accuracy"] is None  # nobody had the unseen site's images
-        assert set(result["in_domain"]) == set(SITES)
+        assert result.accuracy is None  # nobody had the unseen site's images
+        assert set(result.in_domain) == set(SITES)
         assert load_trained(directory).predict(torch.rand(2, 3, 16, 16)).shape == (2, 3)
 
 

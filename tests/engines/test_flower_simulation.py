@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[
 from flwr.app import Context, RecordDict
 
 from tests.engines.sites import small
+from tests.small_runs import simulate
 from unseen.core.errors import UserError
 from unseen.engines.flower import simulation
 
@@ -39,8 +40,8 @@ def test_when_ray_does_not_start_the_run_says_so_and_ends(folder: Path, monkeypa
         threads[0].start()
         raise RuntimeError("Ending simulation.") from OSError("The current node timed out during startup. This could")
 
-    monkeypatch.setattr(simulation, "run_flower", broken)
+    monkeypatch.setattr(simulation, "run_simulation", broken)
     with pytest.raises(UserError, match=r"broke off: The current node timed out.*--engine local"):
-        simulation.simulate([small(folder / "data", "fedavg", "flower")], folder / "broken")
+        simulate([small(folder / "data", "fedavg", "flower")], folder / "broken")
     threads[0].join(60)
     assert not threads[0].is_alive()

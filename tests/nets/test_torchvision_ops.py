@@ -5,10 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import torch
-
-from unseen.nets import torchvision_ops
-
 
 def run(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -16,8 +12,14 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_timm_imports_after_the_nets_room() -> None:
-    assert run("import unseen.nets, timm; print(timm.is_model('resnet18'))") == "True"
+def test_timm_is_imported_with_the_operators_declared_and_not_earlier() -> None:
+    out = run(
+        "import torch, unseen.nets.backbones\n"
+        "print(hasattr(torch.ops.torchvision, 'nms'))\n"
+        "from unseen.nets.timm_backbones import timm\n"
+        "print(hasattr(torch.ops.torchvision, 'nms'), timm.is_model('resnet18'))\n"
+    )
+    assert out.split() == ["False", "True", "True"]
 
 
 def test_nothing_is_declared_when_the_operators_exist() -> None:
@@ -28,10 +30,10 @@ def test_nothing_is_declared_when_the_operators_exist() -> None:
         "library.define('qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')\n"
         "library.impl('nms', lambda dets, scores, threshold: scores + threshold, 'CPU')\n"
         "from unseen.nets import torchvision_ops\n"
-        "print(len(torchvision_ops._libraries))\n"
+        "print(torchvision_ops.declare_missing_operators(), len(torchvision_ops._libraries))\n"
         "print(float(torch.ops.torchvision.nms(torch.ones(1), torch.ones(1), 0.5)))\n"
     )
-    assert out.split() == ["0", "1.5"]
+    assert out.split() == ["False", "0", "1.5"]
 
 
 def test_a_compiled_library_that_loads_is_used() -> None:
@@ -45,14 +47,18 @@ def test_a_compiled_library_that_loads_is_used() -> None:
         "        kept[0].define(name + '(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')\n"
         "torch.ops.load_library = load_library\n"
         "from unseen.nets import torchvision_ops\n"
-        "print(len(kept), len(torchvision_ops._libraries))\n"
+        "print(torchvision_ops.declare_missing_operators(), len(kept), len(torchvision_ops._libraries))\n"
     )
-    assert out.split() == ["1", "0"]
+    assert out.split() == ["False", "1", "0"]
 
 
 def test_asking_again_changes_nothing() -> None:
-    before = len(torchvision_ops._libraries)
-    assert torchvision_ops.operators_exist()
-    assert torchvision_ops.declare_missing_operators() is False
-    assert len(torchvision_ops._libraries) == before
-    assert str(torch.ops.torchvision.nms.default._schema).startswith("torchvision::nms(")
+    out = run(
+        "import torch\n"
+        "from unseen.nets import torchvision_ops as ops\n"
+        "ops.declare_missing_operators()\n"
+        "before = len(ops._libraries)\n"
+        "print(ops.operators_exist(), ops.declare_missing_operators(), len(ops._libraries) == before)\n"
+        "print(str(torch.ops.torchvision.nms.default._schema).startswith('torchvision::nms('))\n"
+    )
+    assert out.split() == ["True", "False", "True", "True"]

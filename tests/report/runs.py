@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from tests.small_runs import settings
 from unseen.core.files import write_json, write_tensors
 from unseen.runs.directory import RunDirectory
-from unseen.runs.protocols import settings
+from unseen.runs.results import RoundLine, RunResult, UnseenScore, Validation
+from unseen.runs.settings import Settings
 
 ROUNDS = 4
 
@@ -43,21 +45,13 @@ def invent(
                     rounds=ROUNDS,
                     **changes,
                 )
-                run = RunDirectory.create(chosen, out)
+                run = RunDirectory.of(chosen, out).begin(chosen)
                 accuracy = score + t / 100 + s / 1000
                 for r in range(1, ROUNDS + 1):
-                    line: dict[str, Any] = {
-                        "round": r,
-                        "loss": 2.0 / r,
-                        "clients": {},
-                        "bytes_up": {},
-                        "bytes_down": {},
-                    }
-                    line["unseen"] = {"round": r, "accuracy": accuracy * r / ROUNDS, "loss": 1.0}
-                    if r > 1:
-                        line["validation"] = {"round": r - 1, "accuracy": 0.9 * r / ROUNDS, "clients": {}}
-                    run.append(line)
-                sends = method == "stablefdg"
+                    unseen = UnseenScore(r, accuracy * r / ROUNDS, 1.0)
+                    validation = Validation(r - 1, 0.9 * r / ROUNDS) if r > 1 else None
+                    run.append(RoundLine(r, 2.0 / r, validation=validation, unseen=unseen))
+                sends = method in ("stablefdg", "ccst")
                 tensors = [
                     _crossing("up", "model", "backbone.0.weight", [16, 3, 3, 3]),
                     _crossing("down", "model", "backbone.0.weight", [16, 3, 3, 3]),
@@ -65,7 +59,7 @@ def invent(
                     *([_crossing("up", "statistics", "style", [4, 32])] if sends else []),
                 ]
                 write_json(run.path / "ledger.json", {"trips": 12, "tensors": tensors})
-                write_json(run.path / "result.json", _result(chosen.to_json(), accuracy, sends))
+                write_json(run.path / "result.json", _result(chosen, accuracy, sends).to_json())
                 if insight and s == 0 and t == 0:
                     invent_insight(run, method)
                 made.append(run)
@@ -80,31 +74,35 @@ def _crossing(direction: str, kind: str, name: str, shape: list[int]) -> dict[st
     }  # fmt: skip
 
 
-def _result(chosen: dict[str, Any], accuracy: float, sends: bool) -> dict[str, Any]:
-    return {
-        **{
-            name: chosen[name]
-            for name in ("method", "fields", "data", "target", "seed", "protocol", "backbone", "engine")
-        },
-        "accuracy": accuracy,
-        "loss": 1.0,
-        "in_domain_accuracy": accuracy + 0.1,
-        "in_domain": {"a": accuracy + 0.1},
-        "selection": chosen["plan"]["server_selection"],
-        "selection_words": "best mean validation accuracy of the source clients",
-        "peeks": chosen["plan"]["server_selection"] == "oracle",
-        "selected_round": ROUNDS,
-        "rounds": ROUNDS,
-        "bytes_up": 380_000 + 512 * sends,
-        "bytes_down": 380_000,
-        "bytes_up_statistics": 512 * sends,
-        "bytes_down_statistics": 0,
-        "parameters": 95_000 + 1000 * sends,
-        "clients": 3,
-        "seconds": 12.0 + 5 * sends,
-        "ledger": "each client sent 0.38 MB",
-        "validation_last": {"round": ROUNDS, "accuracy": 0.92, "clients": {}},
-    }
+def _result(chosen: Settings, accuracy: float, sends: bool) -> RunResult:
+    return RunResult(
+        method=chosen.method,
+        fields=chosen.fields,
+        data=chosen.data.name,
+        target=chosen.target,
+        seed=chosen.seed,
+        protocol=chosen.protocol,
+        backbone=chosen.net.backbone,
+        accuracy=accuracy,
+        loss=1.0,
+        in_domain_accuracy=accuracy + 0.1,
+        in_domain={"a": accuracy + 0.1},
+        selection=chosen.plan.server_selection,
+        selection_words="best mean validation accuracy of the source clients",
+        peeks=chosen.plan.server_selection == "oracle",
+        selected_round=ROUNDS,
+        rounds=ROUNDS,
+        bytes_up=380_000 + 512 * sends,
+        bytes_down=380_000,
+        bytes_up_statistics=512 * sends,
+        parameters=95_000 + 1000 * sends,
+        clients=3,
+        seconds=12.0 + 5 * sends,
+        beyond_weights="style statistics" if sends else "",
+        remark="weight-free, ours" if chosen.method == "ccst" and not chosen.fields.get("encoder") else "",
+        ledger="each client sent 0.38 MB",
+        validation_last=Validation(ROUNDS, 0.92),
+    )
 
 
 def invent_insight(run: RunDirectory, method: str) -> None:

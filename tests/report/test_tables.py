@@ -22,6 +22,7 @@ from unseen.report.tables import (
     terminal,
     write_tables,
 )
+from unseen.runs.results import EvaluationLine
 
 
 @pytest.fixture
@@ -172,9 +173,9 @@ def test_inference_rules_stand_below_the_methods_own(bench: Path) -> None:
     assert inference_grid(group) is None
     for (target, seed), run in group.rows[1].runs.items():
         if (target, seed) != ("street", 2):
-            accuracy = (run.result() or {})["accuracy"] + (0.1 if target == "ink" else 0.04)
-            run.append_evaluation({"rule": "iabn", "fields": {}, "accuracy": 0.0})  # tested again since
-            run.append_evaluation({"rule": "iabn", "fields": {}, "accuracy": accuracy})
+            accuracy = run.result().accuracy + (0.1 if target == "ink" else 0.04)
+            run.append_evaluation(EvaluationLine("iabn", 0.0, None, 9))  # tested again since
+            run.append_evaluation(EvaluationLine("iabn", accuracy, None, 9))
     grid = inference_grid(group)
     assert grid is not None and grid.columns == ["Method", "Rule", "ink", "street", "Avg", "Runs", "Δ to own"]
     own, iabn = [[cell.text for cell in row] for row in grid.rows]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.small_runs import assembled, settings
 from unseen.cli import app
 from unseen.core.tensors import snapshot
 from unseen.core.types import Server
@@ -17,8 +18,6 @@ from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
 from unseen.federation.server import federate
 from unseen.runs.directory import RunDirectory
-from unseen.runs.protocols import settings
-from unseen.runs.run import assemble
 
 
 def invoke(*words: object) -> tuple[int, str]:
@@ -31,14 +30,14 @@ def test_methods_run_centralized(method: str, tmp_path: Path) -> None:
     chosen = settings(
         method=method, target="street", protocol="digits", partition="pooled", rounds=1, local_steps=2, batch_size=16
     )
-    run = assemble(chosen)
-    (site,) = run.sites.values()
+    run = assembled(chosen)
+    (site,) = run.data.sites.values()
     assert site.client == "all sources"
     assert len(site.train.domains.unique()) == len(site.validation.domains.unique()) == 3
     torch.set_num_threads(1)
     server = Server(snapshot(run.net, sorted(run.share.up | run.share.down)), chosen.seed)
-    with LocalEngine(run.runner(ClientStates(tmp_path)), list(run.sites), 1) as engine:
-        (played,) = federate(run.method, run.share, run.plan, engine, server, Ledger())
+    with LocalEngine(run.runner(ClientStates(tmp_path)), list(run.data.sites), 1) as engine:
+        (played,) = federate(run.method, run.share, chosen.plan, engine, server, Ledger())
     assert played.loss > 0 and not played.refused
     if method == "dann":
         assert played.metrics["all sources"]["loss.domains"] > 0
@@ -49,7 +48,7 @@ def test_erm_centralized_and_evaluated_by_other_rules(tmp_path: Path) -> None:
     code, text = invoke(*words, "--workers", 1, "--test-every", 0, "--out", tmp_path)
     assert code == 0, text
     (path,) = tmp_path.iterdir()
-    assert json.loads((path / "config.json").read_text())["partition"] == "pooled"
+    assert json.loads((path / "config.json").read_text())["data"]["partition"] == "pooled"
     accuracy = json.loads((path / "result.json").read_text())["accuracy"]
     for rule, *more in (["own"], ["iabn"], ["random-alpha"], ["random-alpha", "--again"], ["random-alpha"]):
         code, text = invoke("evaluate", path, "--inference", rule, "--device", "cpu", *more)

@@ -11,18 +11,23 @@ from typing import Any
 
 import pytest
 
+from tests.small_runs import settings
 from unseen.core.errors import UserError
-from unseen.runs.protocols import Settings, settings
-from unseen.runs.recorders import RECORDERS, Recorder, TensorBoard, Watchers, _mlflow_name, check_recorders, record
-from unseen.runs.run import Silent
+from unseen.runs.progress import Silent, Watchers
+from unseen.runs.recorders import RECORDERS, Recorder, TensorBoard, _mlflow_name, check_recorders, record
+from unseen.runs.results import RoundLine, RunResult, UnseenScore, Validation
+from unseen.runs.settings import Settings
 
-LINE = {
-    "round": 3,
-    "loss": 0.5,
-    "clients": {"ink": {"loss": 0.4}},
-    "validation": {"round": 2, "accuracy": 0.8, "clients": {}},
-    "unseen": {"round": 3, "accuracy": None},
-}
+LINE = RoundLine(
+    round=3,
+    loss=0.5,
+    clients={"ink": {"loss": 0.4}},
+    validation=Validation(2, 0.8),
+    unseen=UnseenScore(3, None),
+)
+RESULT = RunResult(
+    "fedavg", "digits", "ink", 0, "digits", 0.7, None, 9, 12, "validation", validation_last=Validation(12, 0.9)
+)
 
 
 class Listening(Recorder):
@@ -37,8 +42,7 @@ def test_numbers_stand_at_their_own_round() -> None:
     one = Listening()
     Watchers(Silent(), one).round(LINE)
     assert one.heard == [({"loss": 0.5, "ink/loss": 0.4}, 3), ({"validation accuracy": 0.8}, 2)]
-    last = {"round": 12, "accuracy": 0.9}
-    one.finished({"accuracy": 0.7, "in_domain_accuracy": None, "selected_round": 9, "validation_last": last})
+    one.finished(RESULT)
     assert one.heard[2:] == [({"validation accuracy": 0.9}, 12), ({"result/unseen accuracy": 0.7}, 9)]
 
 

@@ -6,18 +6,17 @@ import json
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.small_runs import run_local, settings
 from unseen.core.errors import UserError
 from unseen.core.files import read_json, read_tensors
 from unseen.runs.directory import RunDirectory, directory_for, find_runs
-from unseen.runs.protocols import Settings, settings
-from unseen.runs.run import run_settings
+from unseen.runs.settings import Settings, with_seed
 
 TINY: dict[str, Any] = {"rounds": 4, "local_steps": 2, "batch_size": 16, "test_every": 2}
 
@@ -37,7 +36,7 @@ def numbers(path: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    result = run_settings(tiny(), out=tmp_path_factory.mktemp("unbroken"))
+    result = run_local(tiny(), out=tmp_path_factory.mktemp("unbroken"))
     assert result.directory is not None
     return result.directory
 
@@ -52,16 +51,16 @@ def test_the_run_directory(unbroken: Path) -> None:
     assert result["bytes_up"] > 0 and result["bytes_down"] > 0 and result["seconds"] > 0
     rounds = [p.name for p in (unbroken / "checkpoints").glob("round-*")]
     assert sorted(rounds) == ["round-000003.safetensors", "round-000004.safetensors"]
-    lines = [json.loads(line) for line in (unbroken / "results.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == [1, 2, 3, 4]
-    assert ["unseen" in line for line in lines] == [False, True, False, True]
-    assert [line["validation"]["round"] for line in lines[1:]] == [1, 2, 3]
+    lines = RunDirectory(unbroken).rounds()
+    assert [line.round for line in lines] == [1, 2, 3, 4]
+    assert [line.unseen is not None for line in lines] == [False, True, False, True]
+    assert [line.validation.round for line in lines[1:]] == [1, 2, 3]
 
 
 def test_the_selected_round_is_the_best_validated(unbroken: Path) -> None:
     result = read_json(unbroken / "result.json")
     lines = RunDirectory(unbroken).rounds()
-    scores = {line["validation"]["round"]: line["validation"]["accuracy"] for line in lines[1:]}
+    scores = {line.validation.round: line.validation.accuracy for line in lines[1:]}
     scores[4] = result["validation_last"]["accuracy"]
     best = max(scores.values())
     assert result["selected_round"] == min(r for r, s in scores.items() if s == best)
@@ -87,13 +86,13 @@ def test_the_ledger_counts_every_tensor(unbroken: Path) -> None:
 
 def test_a_finished_run_is_not_run_again(unbroken: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in unbroken.rglob("*") if p.is_file()}
-    again = run_settings(tiny(), out=unbroken.parent)
+    again = run_local(tiny(), out=unbroken.parent)
     assert again.directory == unbroken
     assert before == {p: p.stat().st_mtime_ns for p in unbroken.rglob("*") if p.is_file()}
 
 
 def test_two_workers_same_bits(unbroken: Path, tmp_path: Path) -> None:
-    result = run_settings(tiny(), out=tmp_path, workers=2)
+    result = run_local(tiny(), out=tmp_path, workers=2)
     assert result.directory is not None
     assert bits(result.directory) == bits(unbroken)
     assert numbers(result.directory) == numbers(unbroken)
@@ -106,7 +105,7 @@ def test_killed_and_resumed_same_bits(unbroken: Path, tmp_path: Path, lines: int
     child = os.fork()
     if child == 0:
         try:
-            run_settings(tiny(), out=tmp_path)
+            run_local(tiny(), out=tmp_path)
         finally:
             os._exit(0)  # whatever happens, this process must not go on as a second pytest
     log = directory / "results.jsonl"
@@ -118,7 +117,7 @@ def test_killed_and_resumed_same_bits(unbroken: Path, tmp_path: Path, lines: int
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert not (directory / "result.json").exists()
-    run_settings(tiny(), out=tmp_path)
+    run_local(tiny(), out=tmp_path)
     assert bits(directory) == bits(unbroken)
     assert numbers(directory) == numbers(unbroken)
 
@@ -127,7 +126,7 @@ def test_a_cut_off_checkpoint_is_passed_over(unbroken: Path, tmp_path: Path) -> 
     directory = _broken_off(tmp_path, rounds=3)
     newest = max((directory / "checkpoints").glob("round-*"))
     newest.write_bytes(newest.read_bytes()[:100])
-    run_settings(tiny(), out=tmp_path)
+    run_local(tiny(), out=tmp_path)
     assert bits(directory) == bits(unbroken)
 
 
@@ -137,7 +136,7 @@ def test_no_whole_checkpoint_is_an_error_that_overwrites_nothing(tmp_path: Path)
         path.write_bytes(path.read_bytes()[:100])
     before = sorted(p.name for p in (directory / "checkpoints").iterdir())
     with pytest.raises(UserError, match="cut off"):
-        run_settings(tiny(), out=tmp_path)
+        run_local(tiny(), out=tmp_path)
     assert before == sorted(p.name for p in (directory / "checkpoints").iterdir())
 
 
@@ -152,53 +151,53 @@ def _broken_off(out: Path, rounds: int) -> Path:
         def testing(self, *args: object) -> None: ...
         def said(self, sentence: str) -> None: ...
         def round(self, line: dict[str, Any]) -> None:
-            if line["round"] == rounds:
+            if line.round == rounds:
                 raise Stop
 
     with pytest.raises(Stop):
-        run_settings(tiny(), out=out, watcher=Stopper())
+        run_local(tiny(), out=out, watcher=Stopper())
     return directory_for(tiny(), out)
 
 
 def test_other_arguments_other_directory_and_a_foreign_config_is_refused(tmp_path: Path) -> None:
     assert directory_for(tiny(), tmp_path) != directory_for(tiny(seed=1), tmp_path)
     assert directory_for(tiny(), tmp_path) == directory_for(tiny(), tmp_path)
-    directory = RunDirectory.create(tiny(), tmp_path)
+    directory = RunDirectory.of(tiny(), tmp_path).begin(tiny())
     config = read_json(directory.config_path)
-    directory.config_path.write_text(json.dumps({**config, "seed": 5}))
+    directory.config_path.write_text(json.dumps({**config, "target": "ink"}))
     with pytest.raises(UserError, match="other arguments"):
-        RunDirectory.create(tiny(), tmp_path)
+        RunDirectory.of(tiny(), tmp_path).begin(tiny())
 
 
 def test_oracle_peeks_and_says_so(tmp_path: Path) -> None:
-    result = run_settings(tiny("fedavg", server_selection="oracle"), out=tmp_path)
-    assert result.summary["peeks"] is True and "PEEKS" in result.summary["selection_words"]
-    tested = {line["unseen"]["round"]: line["unseen"]["accuracy"] for line in result.curves}
+    result = run_local(tiny("fedavg", server_selection="oracle"), out=tmp_path)
+    assert result.record.peeks is True and "PEEKS" in result.record.selection_words
+    tested = {line.unseen.round: line.unseen.accuracy for line in result.rounds}
     assert result.accuracy == max(tested.values())
 
 
 def test_last_selects_the_last(tmp_path: Path) -> None:
-    result = run_settings(tiny("fedavg", server_selection="last", test_every=0), out=tmp_path)
+    result = run_local(tiny("fedavg", server_selection="last", test_every=0), out=tmp_path)
     assert result.selected_round == 4
-    assert all("validation" not in line for line in result.curves)
+    assert all(line.validation is None for line in result.rounds)
     assert result.in_domain_accuracy is not None
 
 
 def test_client_side_best_and_partial_participation(tmp_path: Path) -> None:
     chosen = tiny("fedbn", partition="iid:2", participation=3, client_selection="best", check_every=1, batch_size=8)
-    result = run_settings(chosen, out=tmp_path)
-    assert result.summary["clients"] == 6
-    assert all(len(line["clients"]) == 3 for line in result.curves)
-    assert all("local.accuracy" in m for line in result.curves for m in line["clients"].values())
+    result = run_local(chosen, out=tmp_path)
+    assert result.record.clients == 6
+    assert all(len(line.clients) == 3 for line in result.rounds)
+    assert all("local.accuracy" in m for line in result.rounds for m in line.clients.values())
     assert [d.path for d in find_runs(tmp_path)] == [result.directory]
 
 
 def test_the_trained_model_predicts_as_it_was_tested(unbroken: Path) -> None:
+    from tests.small_runs import assembled
     from unseen.runs.model import load_trained
-    from unseen.runs.run import assemble
 
     trained = load_trained(unbroken)
-    target = assemble(tiny()).target
+    target = assembled(tiny()).data.target
     assert target is not None
     batch = target.batch(torch.arange(len(target)))
     accuracy = (trained.predict(batch.x).argmax(1) == batch.y).double().mean().item()
@@ -206,8 +205,8 @@ def test_the_trained_model_predicts_as_it_was_tested(unbroken: Path) -> None:
 
 
 def test_a_persistent_optimizer_is_kept_by_the_client(tmp_path: Path) -> None:
-    keep = run_settings(tiny("fedavg", persist=True), out=tmp_path / "keep", workers=2)
-    drop = run_settings(tiny("fedavg"), out=tmp_path / "drop")
+    keep = run_local(tiny("fedavg", keep_optimizer=True), out=tmp_path / "keep", workers=2)
+    drop = run_local(tiny("fedavg"), out=tmp_path / "drop")
     assert keep.directory is not None and drop.directory is not None
     assert bits(keep.directory) != bits(drop.directory)
     kept, _ = read_tensors(max((keep.directory / "clients" / "ink").iterdir()))
@@ -217,5 +216,5 @@ def test_a_persistent_optimizer_is_kept_by_the_client(tmp_path: Path) -> None:
 def test_settings_survive_json() -> None:
     chosen = tiny(lr=0.3, seed=4)
     assert Settings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
-    assert replace(chosen, seed=5) != chosen
+    assert with_seed(chosen, 5) != chosen
     assert chosen.plan.optimizer.lr == 0.3 and chosen.plan.local_epochs is None

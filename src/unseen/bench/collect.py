@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from unseen.bench.statistics import (
     summarise,
 )
 from unseen.core.files import read_json
+from unseen.core.options import options_of, value_of
 from unseen.data.catalog import CATALOG
-from unseen.method import Method
-from unseen.registry import parse, registered
 from unseen.runs.directory import RunDirectory, find_runs
-from unseen.runs.protocols import PROTOCOLS, Settings
+from unseen.runs.protocols import PROTOCOLS
+from unseen.runs.results import RunResult, mark_of
+from unseen.runs.settings import Settings
 
 BASELINE = "fedavg"
 
@@ -38,37 +39,42 @@ class Row:
     method: str
     fields: dict[str, Any]
     runs: dict[Cell, RunDirectory] = field(default_factory=dict)
-    results: dict[Cell, dict[str, Any]] = field(default_factory=dict)
+    results: dict[Cell, RunResult] = field(default_factory=dict)
 
     def scores(self, what: str = "accuracy") -> dict[Cell, float]:
         """A number of the results in percent points (for accuracies), where it was measured."""
-        return {cell: 100 * r[what] for cell, r in self.results.items() if r.get(what) is not None}
+        found = {cell: getattr(result, what) for cell, result in self.results.items()}
+        return {cell: 100 * value for cell, value in found.items() if value is not None}
 
     def numbers(self, what: str) -> Summary:
         """Any number of the results, over all runs."""
-        return summarise(float(r[what]) for r in self.results.values() if r.get(what) is not None)
+        return summarise(float(getattr(result, what)) for result in self.results.values())
 
     def by_rule(self) -> dict[str, dict[Cell, float]]:
         """Accuracies in percent by inference rule, the method's own first, where another one was tried."""
         found: dict[str, dict[Cell, float]] = {}
         for cell, run in self.runs.items():
             for rule, line in run.evaluations().items():
-                if rule != "own" and line["accuracy"] is not None:
-                    found.setdefault(rule, {})[cell] = 100 * line["accuracy"]
+                if rule != "own" and line.accuracy is not None:
+                    found.setdefault(rule, {})[cell] = 100 * line.accuracy
         return {"own": self.scores(), **dict(sorted(found.items()))} if found else {}
 
     @property
     def sends(self) -> str:
-        """What leaves a client beyond the model's weights, in the words of the methods."""
-        found = method_of(self.method, self.fields)
-        return found.sending if found else ""
+        """What left a client beyond the model's weights, as the runs themselves recorded it."""
+        return next((result.beyond_weights for result in self.results.values() if result.beyond_weights), "")
+
+    @property
+    def remark(self) -> str:
+        """How the method differs from the published one, as the runs themselves recorded it."""
+        return next((result.remark for result in self.results.values() if result.remark), "")
 
     @property
     def as_published(self) -> bool:
         """Is this the method as its paper has it, so that the paper's number may stand beside it?"""
         # Where its fields make it so, a file calls it by its plain name, or names the paper's or its code's variant.
         theirs = all(name == "variant" and value in ("paper", "official") for name, value in self.fields.items())
-        return (theirs or self.label == self.method) and not remark_of(self.method, self.fields)
+        return (theirs or self.label == self.method) and not self.remark
 
 
 @dataclass
@@ -87,13 +93,12 @@ class Group:
     @property
     def title(self) -> str:
         s = self.settings
-        mark = " (oracle: PEEKS at the unseen domain)" if self.peeks else ""
-        return f"{s.data}, protocol {s.protocol}{self.changes}{mark}"
+        return f"{s.data.name}, protocol {s.protocol}{self.changes}{mark_of(s)}"
 
     @property
     def name(self) -> str:
         """For file names."""
-        return f"{self.settings.data}-{self.settings.protocol}"
+        return f"{self.settings.data.name}-{self.settings.protocol}"
 
     @property
     def changes(self) -> str:
@@ -101,18 +106,12 @@ class Group:
         if self.settings.protocol not in PROTOCOLS:
             return ""
         protocol = PROTOCOLS[self.settings.protocol]
-        plan, found = self.settings.plan, []
-        for name in ("backbone", "image_size", "bottleneck", "partition", "validation"):
-            if (value := getattr(self.settings, name)) != getattr(protocol, name):
-                found.append(f"{name} {value}")
-        if self.settings.weights != protocol.weights:
-            found.append(f"weights {_plain_weights(self.settings.weights)}")
-        for name in ("rounds", "local_epochs", "local_steps", "batch_size", "participation", "client_selection",
-                     "server_selection", "augmentation"):  # fmt: skip
-            if (value := getattr(plan, name)) != getattr(protocol, name) and value is not None:
-                found.append(f"{name} {value}")
-        if plan.optimizer != protocol.optimizer:
-            found.append(f"{plan.optimizer.name} lr {plan.optimizer.lr:g} {plan.optimizer.schedule}")
+        usual = replace(self.settings, data=protocol.data, net=protocol.net, plan=protocol.plan)
+        found = []
+        for name, setting in options_of(Settings).items():
+            value = value_of(self.settings, setting)
+            if name not in ELSEWHERE and value != value_of(usual, setting) and value is not None:
+                found.append(f"{name} {_plain_weights(value) if name == 'weights' else value}")
         return f" with {', '.join(found)}" if found else ""
 
     @property
@@ -139,6 +138,14 @@ class Group:
         label = self.baseline(baseline)
         return compare({row.label: row.scores() for row in self.rows}, label) if label is not None else {}
 
+    def hardest(self) -> str:
+        """The target with the lowest mean accuracy, of those that most methods have."""
+        means = {}
+        for target in self.targets:
+            own = [s.mean for row in self.rows if (s := self.target(row, target)).count]
+            means[target] = (-len(own), sum(own) / len(own) if own else 0.0)
+        return min(self.targets, key=lambda target: means[target])
+
     def best(self, what: str = "accuracy") -> list[Row]:
         """Rows by their average, best first; those without one last."""
 
@@ -149,21 +156,10 @@ class Group:
         return sorted(self.rows, key=key)
 
 
-def label_of(settings: Settings) -> str:
+def label_of(settings: Settings, remark: str = "") -> str:
     """`fedfd (lambda2=0.02)`, `ccst (weight-free, ours)`."""
-    changed = [f"{name}={_spelled(value)}" for name, value in settings.fields.items()]
-    changed += filter(None, [remark_of(settings.method, settings.fields)])
-    return settings.method + (f" ({', '.join(changed)})" if changed else "")
-
-
-def method_of(name: str, fields: Mapping[str, Any]) -> Method | None:
-    """The method of a run; None for one of the user's own, which may not be there to ask."""
-    return parse(name, fields) if set(name.split("+")) <= registered().keys() else None
-
-
-def remark_of(name: str, fields: Mapping[str, Any]) -> str:
-    found = method_of(name, fields)
-    return found.remark if found else ""
+    words = [*(f"{name}={_spelled(value)}" for name, value in settings.fields.items()), *filter(None, [remark])]
+    return settings.method + (f" ({', '.join(words)})" if words else "")
 
 
 def _spelled(value: Any) -> str:
@@ -177,15 +173,20 @@ def _plain_weights(weights: str) -> str:
 
 
 # Where a run was made, on what engine and machine and how often it looked at the target do not change what is compared.
-ELSEWHERE = ("method", "fields", "target", "seed", "root", "engine", "test_every", "skip_broken")
+ELSEWHERE = ("data", "root", "engine", "device", "test_every", "skip_broken", "minimum_clients")
 
 
 def condition_of(settings: Settings) -> dict[str, Any]:
     """All that must be the same for two runs to stand in one table."""
-    value = {key: v for key, v in settings.to_json().items() if key not in ELSEWHERE}
-    value["weights"] = _plain_weights(settings.weights)
-    value["plan"] = {key: v for key, v in value["plan"].items() if key not in ("seed", "device")}
-    return value
+    value = {
+        name: value_of(settings, setting) for name, setting in options_of(Settings).items() if name not in ELSEWHERE
+    }
+    return value | {
+        "data": settings.data.name,
+        "protocol": settings.protocol,
+        "weights": _plain_weights(settings.net.weights),
+        "data content": settings.data.content,
+    }
 
 
 @dataclass
@@ -212,7 +213,7 @@ def collect(folder: Path) -> Collection:
         condition = condition_of(settings)
         key = json.dumps(condition, sort_keys=True)
         group = groups.setdefault(key, Group(condition, settings, [], []))
-        label = label_of(settings)
+        label = label_of(settings, result.remark)
         label = labels.get(label, label)
         row = next((row for row in group.rows if row.label == label), None)
         if row is None:
@@ -228,7 +229,7 @@ def collect(folder: Path) -> Collection:
 
 
 def _order(group: Group, about: dict[str, Any]) -> None:
-    data = group.settings.data
+    data = group.settings.data.name
     known = [domain.name for domain in CATALOG[data].domains] if data in CATALOG else []
     targets = _ordered(group.targets, [*known, *about.get("targets", [])])
     group.targets[:] = targets

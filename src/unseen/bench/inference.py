@@ -9,27 +9,28 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from unseen.core.errors import UserError, nearest, unknown
+from unseen.core.options import convert, spelled
 from unseen.core.seeding import torch_generator
 from unseen.core.types import ImageSet
 from unseen.data.augment import Recipe, apply
-from unseen.data.catalog import load_index
-from unseen.data.store import open_store
-from unseen.federation.measure import measure
+from unseen.federation.measure import Score, measure
 from unseen.method import name_of
 from unseen.nets.net import Net
 from unseen.nets.norms import rules
 from unseen.nets.norms.layers import MomentNorm2d, StatNorm2d, make_pluggable
 from unseen.nets.norms.moments import Statistics
 from unseen.runs.directory import RunDirectory
+from unseen.runs.images import store_of
 from unseen.runs.model import Trained, load_trained
-from unseen.runs.run import number, one_thread
+from unseen.runs.planning import read_named
+from unseen.runs.results import EvaluationLine, number
+from unseen.runs.run import one_thread
 
 SPATIAL = Recipe(crop=(0.7, 1.0), flip=0.5)  # MixNorm's views; its paper says: spatial augmentations
 
@@ -176,11 +177,26 @@ def inference_of(name: str, given: Mapping[str, Any] | None = None) -> Inference
             known = ", ".join(hints) or "none"
             raise UserError(f'The rule "{name}" has no field "{key}".{nearest(key, hints)} Its fields: {known}.')
         try:
-            values[key] = hints[key](raw)
-        except ValueError:
-            kind_of = hints[key].__name__
-            raise UserError(f'"{raw}" does not fit the field {key} of {name}: it takes {kind_of}.') from None
+            values[key] = convert(hints[key], raw)
+        except (ValueError, TypeError):
+            raise UserError(
+                f'"{raw}" does not fit the field {key} of {name}: it takes {spelled(hints[key])}.'
+            ) from None
     return kind(**values)
+
+
+def read_rules(words: str, given: Mapping[str, str] | None = None) -> list[Inference]:
+    """`"tbn:batch=1,iabn"` or `"all"` -> rules; `given` fields are for those that have them."""
+    listed = [name for name in RULES if name != "own"] if words.strip() == "all" else words.split(",")
+    named = [read_named(word) for word in listed]
+    own = {name: inference_of(name).__dataclass_fields__ for name, _ in named}
+    for key, value in (given or {}).items():
+        if not any(key in known for known in own.values()):
+            inference_of(named[0][0], {key: value})  # says which fields there are
+    return [
+        inference_of(name, {**{k: v for k, v in (given or {}).items() if k in own[name]}, **fields})
+        for name, fields in named
+    ]
 
 
 class Predictor:
@@ -236,21 +252,21 @@ def _make_ready(net: Net, method: str) -> None:
         net.eval()
 
 
-def evaluate_run(run: RunDirectory, inference: Inference, device: str | None = None) -> dict[str, Any]:
+def evaluate_run(run: RunDirectory, inference: Inference, device: str | None = None) -> EvaluationLine:
     """The selected model of a run on the whole unseen domain under a rule; also appended to the run's evaluations."""
     trained = load_trained(run.path, device)
     settings = trained.settings
-    index = load_index(settings.data, Path(settings.root) if settings.root else None)
-    store = open_store(index, settings.image_size, skip_broken=settings.skip_broken)
-    images = store.domain(index.find(settings.target))
+    images = store_of(settings).domain(settings.target)
     images = images.subset(inference.order(len(images), settings.seed))
-    line = {"rule": inference.label, "fields": asdict(inference), **score(trained, inference, images)}
+    found = score(trained, inference, images)
+    line = EvaluationLine(
+        inference.label, number(found.accuracy), number(found.loss), found.examples, asdict(inference)
+    )
     run.append_evaluation(line)
     return line
 
 
-def score(trained: Trained, inference: Inference, images: ImageSet) -> dict[str, float | int | None]:
+def score(trained: Trained, inference: Inference, images: ImageSet) -> Score:
     """Accuracy and loss of a model under a rule."""
     with one_thread():
-        found = measure(Predictor(trained, inference), trained.net, images, trained.settings.plan)
-    return {"accuracy": number(found.accuracy), "loss": number(found.loss), "examples": found.examples}
+        return measure(Predictor(trained, inference), trained.net, images, trained.settings.plan)

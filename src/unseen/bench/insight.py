@@ -5,7 +5,7 @@ Written once into the run directory (insight.safetensors), because the report re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,17 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unseen.bench.collect import Collection
+from unseen.core.errors import UserError
 from unseen.core.files import write_tensors
 from unseen.core.seeding import numpy_generator
 from unseen.core.types import Tensors
-from unseen.data.catalog import load_index
 from unseen.data.split import partition
-from unseen.data.store import Store, open_store
+from unseen.data.store import Store
 from unseen.federation.measure import EVALUATION_BATCH
 from unseen.nets.net import Net
 from unseen.runs.directory import RunDirectory
+from unseen.runs.images import store_of
 from unseen.runs.model import Trained, load_trained
-from unseen.runs.protocols import Settings
+from unseen.runs.settings import Settings
 
 FILE = "insight.safetensors"
 UNSEEN, SEEN, SHOWN = 240, 80, 12  # images of the target, of each source, and shown ones of each kind (right, wrong)
@@ -38,10 +40,26 @@ def look_into(directory: RunDirectory) -> Path:
     return path
 
 
+def look_into_all(collection: Collection, target: str | None, said: Callable[[str], None]) -> None:
+    """Insight for one run of each method: the same target and seed for all. What cannot be had is said and left out."""
+    for group in collection.groups:
+        chosen = group.hardest() if target is None else target
+        if chosen not in group.targets:
+            raise UserError(f'There is no run with the unseen domain "{target}"; there are {", ".join(group.targets)}.')
+        for row in group.rows:
+            runs = [run for (name, _), run in sorted(row.runs.items()) if name == chosen]
+            if not runs:
+                continue
+            said(f"looking into {row.label}, unseen {chosen}")
+            try:
+                look_into(runs[0])
+            except UserError as error:
+                said(f"left out: {error}")
+
+
 def _insight(trained: Trained) -> tuple[Tensors, dict[str, object]]:
     settings = trained.settings
-    index = load_index(settings.data, Path(settings.root) if settings.root else None)
-    store = open_store(index, settings.image_size, skip_broken=settings.skip_broken, progress=False)
+    store = store_of(settings, progress=False)
     index = store.index
     domains = [*index.sources(settings.target), settings.target]
     rows = [_some(store, domain, UNSEEN if domain == settings.target else SEEN) for domain in domains]
@@ -79,7 +97,7 @@ def clients_of(settings: Settings, store: Store) -> dict[str, list[list[int]]]:
     index = store.index
     sources = index.sources(settings.target)
     found = {}
-    for client, rows in partition(index, sources, settings.partition, settings.seed).items():
+    for client, rows in partition(index, sources, settings.data.partition, settings.seed).items():
         table = np.zeros((len(index.domains), len(index.classes)), dtype=np.int64)
         np.add.at(table, (index.domain[rows], index.label[rows]), 1)
         found[client] = [table[index.domains.index(domain)].tolist() for domain in sources]

@@ -15,10 +15,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Literal, Protocol
 
 from unseen.runs.directory import RunDirectory
-from unseen.runs.protocols import Settings
+from unseen.runs.results import RunResult
+from unseen.runs.settings import Settings
 
 if sys.platform != "win32":
     import fcntl
@@ -61,10 +62,10 @@ class Job:
     def look(self) -> None:
         """Read how far the run is."""
         lines = self.directory.rounds()
-        self.round = lines[-1]["round"] if lines else 0
+        self.round = lines[-1].round if lines else 0
 
     @property
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> RunResult | None:
         return self.directory.result()
 
 
@@ -80,7 +81,7 @@ def make_jobs(settings: Sequence[Settings], out: Path) -> list[Job]:
     """A job per run, its directory begun. Those that are finished already are known as such."""
     jobs = []
     for chosen in settings:
-        job = Job(chosen, RunDirectory.create(chosen, out))
+        job = Job(chosen, RunDirectory.of(chosen, out).begin(chosen))
         job.look()
         if job.result is not None:
             job.status = "finished"

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from unseen.cli import bench, data, evaluate, flower, methods, predict, report, run, show
 from unseen.cli.screen import errors
 from unseen.core.errors import UserError
+from unseen.core.platform import ask_for_kernels
 from unseen.methods import OWN_FILES
 
 # A full, read-only or forbidden disk is the user's to mend, wherever it is met; any other is a bug to be seen.
@@ -54,9 +55,7 @@ app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("show", epilog=show.EXAMPLE)(show.show)
 app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-app.command("bench", epilog=bench.EXAMPLE, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
-    bench.bench
-)
+app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("cost", epilog=report.COST_EXAMPLE)(report.cost)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
@@ -88,4 +87,5 @@ def common(
 
 
 def main() -> None:
+    ask_for_kernels()  # before numpy and torch are imported; a run that needs others takes this back
     app()

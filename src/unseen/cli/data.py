@@ -88,7 +88,7 @@ def show(
     sources = index.sources(target) if target else index.domains
     deal(index, sources, partition, seed)  # a wrong rule is said before the images are decoded
     # The size of a later quick run, so that what is decoded here is not decoded again.
-    store = open_store(index, image_size or protocol_for(index.name).image_size, skip_broken=skip_broken)
+    store = open_store(index, image_size or protocol_for(index.name).data.image_size, skip_broken=skip_broken)
     clients = deal(store.index, sources, partition, seed)
     beside = out.with_name(f"{out.stem}-partition{out.suffix}")
     drawn = (draw_samples(store, out, seed=seed), draw_partition(store.index, clients, beside))

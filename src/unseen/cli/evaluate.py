@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unseen.cli.run import read_fields, read_named
 from unseen.cli.screen import Pace, errors, percent, results
 from unseen.core.errors import UserError
 
@@ -45,19 +44,19 @@ def evaluate(
 
     The same command again goes on where it was stopped.
     """
-    from unseen.api import find_device
-    from unseen.bench.inference import evaluate_run
+    from unseen.api import runs_to_evaluate, to_evaluate
+    from unseen.bench.inference import evaluate_run, read_rules
+    from unseen.runs.planning import find_device, listed, read_fields
 
     rules = read_rules(inference, read_fields(field or []))  # a wrong word is said before a model is read
     where = find_device(device)
+    runs = runs_to_evaluate(directory, listed(methods) if methods is not None else None)
     single = (directory / "config.json").exists()
-    runs = _runs(directory, single, methods)
-    todo = [(run, rule) for run in runs for rule in rules if again or rule.label not in run.evaluations()]
+    todo = to_evaluate(runs, rules, again)
     pace, refused = Pace(1, len(todo)), set[str]()
     _say(f"{len(todo)} tests; {len(runs) * len(rules) - len(todo)} more were done before")
     for number, (run, rule) in enumerate(todo, start=1):
         chosen = run.settings()
-        name = f"{chosen.method}, unseen {chosen.target}, seed {chosen.seed}, by {rule.label}"
         try:
             found = evaluate_run(run, rule, where)
         except UserError as error:
@@ -66,8 +65,9 @@ def evaluate(
             if str(error) not in refused:
                 _say(f"left out: {error}")
             refused.add(str(error))
-        else:
-            _say(f"[{number}/{len(todo)}] {name}: {percent(found['accuracy'])}  {pace.left(number)}")
+            continue
+        name = f"{chosen.method}, unseen {chosen.target}, seed {chosen.seed}, by {rule.label}"
+        _say(f"[{number}/{len(todo)}] {name}: {percent(found.accuracy)}  {pace.left(number)}")
     if single:
         _print_run(runs[0], rules)
     elif refused and not any(run.evaluations() for run in runs):
@@ -76,54 +76,19 @@ def evaluate(
         _print_tables(directory)
 
 
-def read_rules(words: str, fields: dict[str, str]) -> list[Inference]:
-    """`"tbn:batch=1,iabn"` -> rules; `fields` are for those that have them."""
-    from unseen.bench.inference import RULES, inference_of
-
-    listed = [name for name in RULES if name != "own"] if words.strip() == "all" else words.split(",")
-    named = [read_named(word) for word in listed]
-    own = {name: inference_of(name).__dataclass_fields__ for name, _ in named}
-    for field in fields:
-        if not any(field in known for known in own.values()):
-            inference_of(named[0][0], {field: fields[field]})  # says which fields there are
-    return [
-        inference_of(name, {**{k: v for k, v in fields.items() if k in own[name]}, **given}) for name, given in named
-    ]
-
-
-def _runs(directory: Path, single: bool, methods: str | None) -> list[RunDirectory]:
-    from unseen.runs.directory import RunDirectory, find_runs
-
-    if single:
-        return [RunDirectory.open(directory)]
-    found = [run for run in find_runs(directory) if run.result() is not None]
-    if not found:
-        raise UserError(f"There are no finished runs in {directory}; `unseen bench --out {directory}` makes them.")
-    if methods is None:
-        return found
-    wanted = [name.strip() for name in methods.split(",")]
-    there = {run.settings().method for run in found}
-    for name in wanted:
-        if name not in there:
-            raise UserError(
-                f'There is no finished run of "{name}" in {directory}; there are {", ".join(sorted(there))}.'
-            )
-    return [run for run in found if run.settings().method in wanted]
-
-
 def _say(sentence: str) -> None:
     errors().print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_run(run: RunDirectory, rules: Sequence[Inference]) -> None:
-    own = (run.result() or {}).get("accuracy")
+    result = run.result()
     for rule in rules:
         found = run.evaluations()[rule.label]
-        spelled = ", ".join(f"{name}={value}" for name, value in found["fields"].items())
-        said = rule.name + (f" ({spelled})" if spelled else "")
-        beside = "" if rule.name == "own" else f"; by the method's own rule {percent(own)}"
+        fields = ", ".join(f"{name}={value}" for name, value in found.fields.items())
+        words = rule.name + (f" ({fields})" if fields else "")
+        own = "" if rule.name == "own" or result is None else f"; by the method's own rule {percent(result.accuracy)}"
         results().print(
-            f"unseen accuracy {percent(found['accuracy'])} by {said}, {found['examples']:,} images{beside}",
+            f"unseen accuracy {percent(found.accuracy)} by {words}, {found.examples:,} images{own}",
             markup=False,
             highlight=False,
             soft_wrap=True,

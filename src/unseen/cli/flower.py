@@ -3,86 +3,83 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from unseen.cli.run import read_fields
+from unseen.cli.options import WHAT, with_settings
 from unseen.cli.screen import errors, results
 from unseen.core.errors import UserError
+from unseen.core.plan import HOW
 
 app = typer.Typer(help="Run a method at real sites, with Flower.", no_args_is_help=True)
 EXAMPLE = "Example: unseen flower init hospitals --method fedfd-a --sites aachen,bergen,cadiz --rounds 20"
 
 
 @app.command("init", epilog=EXAMPLE)
+@with_settings(without=("engine", "data", "root", "partition"))
 def init(
+    settings: dict[str, Any],
     folder: Annotated[Path, typer.Argument(help="A new folder for the app.")],
-    sites: Annotated[str, typer.Option(help="Names of the sites, with commas.")],
-    method: Annotated[str, typer.Option(help="A method, or several as fedbn+fedprox.")] = "fedavg",
+    sites: Annotated[str, typer.Option(help="Names of the sites, with commas.", rich_help_panel=WHAT)],
+    method: Annotated[
+        str, typer.Option(help="A method, or several as fedbn+fedprox.", rich_help_panel=WHAT)
+    ] = "fedavg",
     field: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A field of the method; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the method; repeatable.", rich_help_panel=WHAT),
     ] = None,
-    data: Annotated[str, typer.Option(help="How the images lie: folder, CLASS/* at each site.")] = "folder",
-    classes: Annotated[str, typer.Option(help="Names of the classes, with commas. [default: all the sites have]")] = "",
-    target: Annotated[str, typer.Option(help="Name of the unseen site.")] = "elsewhere",
+    data: Annotated[
+        str, typer.Option(help="How the images lie: folder, CLASS/* at each site.", rich_help_panel=WHAT)
+    ] = "folder",
+    classes: Annotated[
+        str,
+        typer.Option(help="Names of the classes, with commas. [default: all the sites have]", rich_help_panel=WHAT),
+    ] = "",
+    target: Annotated[str, typer.Option(help="Name of the unseen site.", rich_help_panel=WHAT)] = "elsewhere",
     target_folder: Annotated[
-        Path | None, typer.Option(help="The unseen site's images, CLASS/*, if this machine has them.")
+        Path | None,
+        typer.Option(help="The unseen site's images, CLASS/*, if this machine has them.", rich_help_panel=WHAT),
     ] = None,
-    protocol: Annotated[str, typer.Option(help="The budget to begin with.")] = "pacs-quick",
-    rounds: Annotated[int | None, typer.Option(help="Rounds.")] = None,
-    local_epochs: Annotated[int | None, typer.Option(help="Local epochs per round.")] = None,
-    local_steps: Annotated[int | None, typer.Option(help="Local steps per round, instead of epochs.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images per step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    validation: Annotated[float | None, typer.Option(help="Part of each site's images held back.")] = None,
-    augmentation: Annotated[str | None, typer.Option(help="none, domainbed, jigen, dassl, ...")] = None,
-    backbone: Annotated[str | None, typer.Option(help="convnet, alexnet or a name of timm's.")] = None,
-    weights: Annotated[str | None, typer.Option(help="none, imagenet, or a file.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Side of the images in px.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed.")] = None,
-    minimum_clients: Annotated[int, typer.Option(help="A round needs so many sites; with fewer it waits.")] = 2,
-    timeout: Annotated[float, typer.Option(help="Seconds a round waits for a site.")] = 3600.0,
-    host: Annotated[str, typer.Option(help="The coordinator's name, as the sites reach it.")] = "localhost",
-    port: Annotated[int, typer.Option(help="The port that the proxy publishes.")] = 8443,
-    link_port: Annotated[int, typer.Option(help="The SuperLink's own port, on loopback.")] = 8000,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run directory. [default: FOLDER/runs]")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed.", rich_help_panel=WHAT)] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds a round waits for a site.", rich_help_panel=HOW)] = 3600.0,
+    host: Annotated[
+        str, typer.Option(help="The coordinator's name, as the sites reach it.", rich_help_panel=HOW)
+    ] = "localhost",
+    port: Annotated[int, typer.Option(help="The port that the proxy publishes.", rich_help_panel=HOW)] = 8443,
+    link_port: Annotated[int, typer.Option(help="The SuperLink's own port, on loopback.", rich_help_panel=HOW)] = 8000,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run directory. [default: FOLDER/runs]", rich_help_panel=HOW)
+    ] = None,
 ) -> None:
-    """Write a ready Flower app: settings, proxy, README with every command."""
-    from unseen.api import absolute, spell_method, spell_weights
-    from unseen.engines.flower.config import Deployment
+    """Write a ready Flower app: settings, proxy, README with every command.
+
+    A round waits until --minimum-clients sites are there (default: 2).
+    """
+    from unseen.engines.flower.config import FIXED, Deployment
     from unseen.engines.flower.scaffold import write_app
-    from unseen.runs.protocols import settings
+    from unseen.methods import check_names
+    from unseen.runs.protocols import protocol_of
+    from unseen.runs.settings import absolute, settings_of
 
     if data != "folder":
         raise UserError(f'A deployment reads each site\'s own folder: give --data folder, not "{data}".')
     names = tuple(sorted({name.strip() for name in sites.split(",") if name.strip()}))
     if len(names) < 1 or not all(_plain(name) for name in names):
         raise UserError("--sites takes names of letters, digits, - and _, with commas: --sites aachen,bergen,cadiz.")
-    if minimum_clients > len(names):
-        raise UserError(f"--minimum-clients {minimum_clients} is more than the {len(names)} sites; give a smaller one.")
-    named, fields = spell_method(method, read_fields(field or []))
-    chosen = settings(
-        method=named,
-        fields=fields,
-        data="folder",
-        target=target,
-        protocol=protocol,
-        seed=seed,
-        engine="flower",
-        partition="domain",
-        rounds=rounds,
-        local_epochs=local_epochs,
-        local_steps=local_steps,
-        batch_size=batch_size,
-        lr=lr,
-        validation=validation,
-        augmentation=augmentation,
-        backbone=backbone,
-        weights=spell_weights(weights),
-        image_size=image_size,
-        minimum_clients=minimum_clients,
-    )
+    check_names(method)
+    protocol = protocol_of(settings.pop("protocol", "pacs-quick"))
+    settings.pop("centralized", None)
+    if str(settings.get("weights", "none")) not in ("none", "imagenet"):
+        settings["weights"] = absolute(settings["weights"])
+    changes = {"minimum_clients": 2, **settings, **FIXED}
+    from unseen.runs.planning import read_fields, read_method, spell_method
+
+    named, fields = spell_method(read_method(method, read_fields(field or [])))
+    chosen = settings_of(protocol, method=named, fields=fields, target=target, seed=seed, changes=changes)
+    minimum = chosen.plan.minimum_clients
+    if minimum > len(names):
+        raise UserError(f"--minimum-clients {minimum} is more than the {len(names)} sites; give a smaller one.")
     deployment = Deployment(
         settings=chosen,
         sites=names,

@@ -19,7 +19,7 @@ from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
     from unseen.method import Method
-    from unseen.runs.protocols import Protocol
+    from unseen.runs.settings import Protocol
 
 EXAMPLE = "Example: unseen methods   ·   unseen methods fedprox   ·   unseen methods fedbn+fedprox"
 PROTOCOLS_EXAMPLE = "Example: unseen protocols   ·   unseen protocols pacs-quick"
@@ -27,17 +27,20 @@ PROTOCOLS_EXAMPLE = "Example: unseen protocols   ·   unseen protocols pacs-quic
 
 def methods(name: Annotated[str | None, typer.Argument(help="A method, or several as fedbn+fedprox.")] = None) -> None:
     """List all methods, or explain one: citation, fields, what it sends, how it composes."""
-    from unseen.method import parts_of
-    from unseen.registry import parse, registered
+    from unseen.methods import cards, check_names
 
     console = results()
     if name is None:
         view = Table("method", "what it is", "sends beyond the model's weights")
-        for known, kind in registered().items():
-            view.add_row(known, headline(kind), kind.sends or "nothing")
+        for card in sorted(cards().values(), key=lambda card: card.name):
+            view.add_row(card.name, card.headline, card.sends or "nothing")
         console.print(view)
         console.print("`unseen methods NAME` explains one; fedbn+fedprox runs two as one.", highlight=False)
         return
+    check_names(name)
+    from unseen.method import parts_of
+    from unseen.registry import parse
+
     for kind in [type(part) for part in parts_of(parse(name))]:
         console.print(explain(kind), markup=False, highlight=False, soft_wrap=True)
 
@@ -52,12 +55,8 @@ def _about(kind: type[Method]) -> str:
     return inspect.cleandoc(module.__doc__ or "") if module else ""
 
 
-def headline(kind: type[Method]) -> str:
-    return _about(kind).split("\n\n")[0].replace("\n", " ")
-
-
 def explain(kind: type[Method]) -> str:
-    from unseen.registry import spelled
+    from unseen.core.options import spelled
 
     module = inspect.getmodule(kind)
     own, filed = _about(kind), inspect.cleandoc(module.__doc__ or "") if module else ""
@@ -70,7 +69,7 @@ def explain(kind: type[Method]) -> str:
         lines.append(
             f"  {f.name} = {getattr(plain, f.name)} ({spelled(hints[f.name])}){': ' + meaning if meaning else ''}"
         )
-    lines += ["", f"Sends beyond the model's weights: {kind.sends or 'nothing'}.", *_composition(plain), ""]
+    lines += ["", f"Sends beyond the model's weights: {kind.traits.sends or 'nothing'}.", *_composition(plain), ""]
     return "\n".join(lines)
 
 
@@ -78,14 +77,14 @@ def _composition(method: Method) -> list[str]:
     from unseen.method import ONE_OWNER, Method, compose, overrides
     from unseen.registry import registered
 
-    tools = ("descend", "describe")
+    tools = ("descend",)
     verbs = [verb for verb, value in vars(Method).items() if inspect.isfunction(value) and verb[0] != "_"]
     own = [verb for verb in verbs if verb not in tools and overrides(method, verb)]
     lines = [f"Differs from FedAvg in: {', '.join(own) or 'nothing'}."]
     if alone := [verb for verb in own if verb in ONE_OWNER]:
         lines.append(f"No other part of a composed method may define: {', '.join(alone)}.")
-    if method.ignores:
-        lines.append(f"Trains without the other parts': {', '.join(sorted(method.ignores))}.")
+    if method.about.ignores:
+        lines.append(f"Trains without the other parts': {', '.join(sorted(method.about.ignores))}.")
     clashes = []
     for name, kind in registered().items():
         if name != method.name:
@@ -119,17 +118,17 @@ def field_comments(kind: type) -> dict[str, str]:
 
 
 def protocols(name: Annotated[str | None, typer.Argument(help="A protocol.")] = None) -> None:
-    """List the named budgets, or show one with all its numbers."""
+    """List the named budgets, or show one with all its settings."""
+    from unseen.core.options import options_of, value_of
     from unseen.runs.protocols import PROTOCOLS, protocol_of
+    from unseen.runs.settings import Protocol
 
     if name is not None:
         chosen = protocol_of(name)
-        view = Table("setting", "value", title=f"{chosen.name}: {chosen.about}")
-        for f in fields(chosen):
-            if f.name not in ("name", "about", "optimizer"):
-                view.add_row(f.name, str(getattr(chosen, f.name)))
-        for f in fields(chosen.optimizer):
-            view.add_row("optimizer" if f.name == "name" else f.name, str(getattr(chosen.optimizer, f.name)))
+        view = Table("setting", "value", "what it is", title=f"{chosen.name}: {chosen.about}")
+        for setting in options_of(Protocol).values():
+            view.add_row(setting.name, str(value_of(chosen, setting)), setting.about.help)
+        view.add_row("seeds", ", ".join(map(str, chosen.seeds)), "Seeds of the published numbers, or for ours.")
         results().print(view)
         return
     view = Table("protocol", "data", "net", "clients", "budget", "optimizer", "selection", "about")
@@ -139,18 +138,14 @@ def protocols(name: Annotated[str | None, typer.Argument(help="A protocol.")] = 
 
 
 def _row(protocol: Protocol) -> tuple[str, ...]:
-    partition = (
-        protocol.partition
-        if protocol.participation == 1
-        else f"{protocol.partition}, {protocol.participation:g} a round"
-    )
+    data, plan = protocol.data, protocol.plan
     return (
         protocol.name,
-        protocol.data or "any",
-        f"{protocol.backbone}, {protocol.image_size} px",
-        partition,
-        budget(protocol),
-        f"{protocol.optimizer.name}, lr {protocol.optimizer.lr:g}, {protocol.optimizer.schedule}",
-        f"{protocol.client_selection}, {chosen_by(protocol.server_selection)}",
+        data.name,
+        f"{protocol.net.backbone}, {data.image_size} px",
+        data.partition if plan.participation == 1 else f"{data.partition}, {plan.participation:g} a round",
+        budget(plan),
+        f"{plan.optimizer.name}, lr {plan.optimizer.lr:g}, {plan.optimizer.schedule}",
+        f"{plan.client_selection}, {chosen_by(plan.server_selection)}",
         protocol.about.split(":")[0],
     )

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from unseen.cli.screen import errors, results
-from unseen.core.errors import UserError
-
-if TYPE_CHECKING:
-    from unseen.bench.collect import Collection
-    from unseen.runs.directory import RunDirectory
+from unseen.core.words import megabytes
 
 EXAMPLE = "Example: unseen report bench   ·   unseen report bench --tables   ·   unseen report bench --target sketch"
 COST_EXAMPLE = "Example: unseen cost --methods fedavg,fedfd,fedfd-a --backbone resnet18"
@@ -30,46 +26,29 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The page. (default: report.html in the folder)")] = None,
 ) -> None:
     """Write one self-contained page about all runs of a folder, and its tables as Markdown, CSV and LaTeX."""
+    from unseen.api import report as written
     from unseen.bench.collect import collect
-    from unseen.report.page import write_page
     from unseen.report.tables import grids, terminal, write_tables
 
-    collection = collect(folder)
-    if not collection.groups:
-        raise UserError(f"There are no finished runs in {folder}; `unseen bench --out {folder}` makes them.")
-    write_tables(collection, folder / "tables", baseline)
     console = results()
     if tables:
+        collection = collect(folder)
+        write_tables(collection, folder / "tables", baseline)
         for group in collection.groups:
             for grid in grids(group, baseline):
                 console.print(terminal(grid))
         console.print(f"tables: {folder / 'tables'}", markup=False, highlight=False, soft_wrap=True)
         return
-    if insight:
-        _look(collection, target)
-    page = write_page(collection, out or folder / "report.html", baseline, target)
+    page = written(
+        folder,
+        out=out,
+        baseline=baseline,
+        target=target,
+        insight=insight,
+        said=lambda sentence: errors().print(sentence, markup=False, highlight=False, soft_wrap=True),
+    )
     size = page.stat().st_size / 1e6
     console.print(f"report: {page.resolve()} ({size:.1f} MB)", markup=False, highlight=False, soft_wrap=True)
-
-
-def _look(collection: Collection, target: str | None) -> None:
-    """Insight for one run of each method: the same target and seed for all. What cannot be had is said and left out."""
-    from unseen.bench.insight import look_into
-    from unseen.report.page import hardest
-
-    for group in collection.groups:
-        chosen = hardest(group) if target is None else target
-        if target is not None and target not in group.targets:
-            raise UserError(f'There is no run with the unseen domain "{target}"; there are {", ".join(group.targets)}.')
-        for row in group.rows:
-            runs: list[RunDirectory] = [run for (name, _), run in sorted(row.runs.items()) if name == chosen]
-            if not runs:
-                continue
-            errors().print(f"looking into {row.label}, unseen {chosen}", markup=False, highlight=False)
-            try:
-                look_into(runs[0])
-            except UserError as error:
-                errors().print(f"left out: {error}", markup=False, highlight=False, soft_wrap=True)
 
 
 def cost(
@@ -85,7 +64,6 @@ def cost(
     """Parameters, bytes per round, and step and inference time as ratios to FedAvg, measured side by side."""
     from unseen.bench.cost import measure_costs
     from unseen.nets.backbones import usual_image_size
-    from unseen.report.tables import megabytes
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
     size = image_size or usual_image_size(backbone)

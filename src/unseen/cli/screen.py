@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+from unseen.runs.results import PEEKS, RoundLine, mark_of
+
 if TYPE_CHECKING:
     from unseen.core.plan import Plan
-    from unseen.runs.protocols import Protocol, Settings
+    from unseen.runs.settings import Settings
 
 QUIET = 10.0  # seconds without a line before a plain screen says how far a test is
 
@@ -42,10 +44,10 @@ def duration(seconds: float) -> str:
 
 def chosen_by(selection: str) -> str:
     """The selection rule in a few words. The oracle is marked wherever it is shown."""
-    return {"oracle": "oracle (PEEKS at the unseen domain)"}.get(selection, selection)
+    return f"{selection} ({PEEKS} at the unseen domain)" if selection == "oracle" else selection
 
 
-def budget(plan: Plan | Protocol) -> str:
+def budget(plan: Plan) -> str:
     """`40 rounds of 200 steps of 64`."""
     count, unit = (plan.local_steps, "step") if plan.local_steps else (plan.local_epochs, "epoch")
     return f"{plan.rounds} rounds of {count} {unit}{'' if count == 1 else 's'} of {plan.batch_size}"
@@ -62,13 +64,13 @@ class Pace:
         return f"{duration(each * (self.last - round))} left"
 
 
-def tell(line: dict[str, Any], peeks: bool) -> str:
+def tell(line: RoundLine, mark: str) -> str:
     """A round's numbers. Validation came with this round's replies, and is of the model before it."""
-    words = [f"loss {line['loss']:.4f}" if line["loss"] is not None else "loss -"]
-    if validation := line.get("validation"):
-        words.append(f"validation {percent(validation['accuracy'])} (after round {validation['round']})")
-    if unseen := line.get("unseen"):
-        words.append(f"unseen {percent(unseen['accuracy'])}{' (oracle: PEEKS)' if peeks else ''}")
+    words = [f"loss {line.loss:.4f}" if line.loss is not None else "loss -"]
+    if line.validation is not None:
+        words.append(f"validation {percent(line.validation.accuracy)} (after round {line.validation.round})")
+    if line.unseen is not None:
+        words.append(f"unseen {percent(line.unseen.accuracy)}{mark}")
     return "  ".join(words)
 
 
@@ -76,19 +78,19 @@ class Plain:
     """One line per round."""
 
     def __init__(self) -> None:
-        self.started = self.peeks = False
+        self.started, self.mark = False, ""
         self.pace = Pace(1, 1)
         self.spoke = time.monotonic()
 
     def began(self, settings: Settings, clients: int, first: int, last: int) -> None:
         self.started, self.pace = True, Pace(first, last)
-        self.peeks = settings.plan.server_selection == "oracle"
+        self.mark = mark_of(settings)
         if first > 1:
             self.said(f"going on after round {first - 1}")
 
-    def round(self, line: dict[str, Any]) -> None:
-        number = line["round"]
-        self.said(f"round {number}/{self.pace.last}  {tell(line, self.peeks)}  {self.pace.left(number)}")
+    def round(self, line: RoundLine) -> None:
+        left = self.pace.left(line.round)
+        self.said(f"round {line.round}/{self.pace.last}  {tell(line, self.mark)}  {left}")
 
     def testing(self, done: int, total: int) -> None:
         if time.monotonic() - self.spoke > QUIET:
@@ -123,9 +125,9 @@ class Live(Plain):
         self.test = self.bar.add_task("testing on the unseen domain", visible=False, left="")
         self.bar.start()
 
-    def round(self, line: dict[str, Any]) -> None:
+    def round(self, line: RoundLine) -> None:
         super().round(line)
-        self.bar.update(self.rounds, completed=line["round"], left=self.pace.left(line["round"]))
+        self.bar.update(self.rounds, completed=line.round, left=self.pace.left(line.round))
 
     def testing(self, done: int, total: int) -> None:
         self.bar.update(self.test, completed=done, total=total, visible=done < total)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from unseen.cli.screen import budget, chosen_by, duration, percent, results
+from unseen.core.words import megabytes
+from unseen.runs.results import mark_of
 
 if TYPE_CHECKING:
+    from unseen.federation.ledger import Ledger
     from unseen.runs.directory import RunDirectory
-    from unseen.runs.protocols import Settings
+    from unseen.runs.results import RoundLine, RunResult
+    from unseen.runs.settings import Settings
 
 EXAMPLE = "Example: unseen show runs   ·   unseen show runs/digits-street-fedavg-s0-1a2b3c4d"
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -56,17 +60,15 @@ def _summary(folder: Path, runs: Sequence[RunDirectory]) -> Table:
         if about is None:
             numbers = [f"{len(run.rounds())}/{settings.plan.rounds} (not finished)", "-", "-", "-"]
         else:
-            mark = " (oracle: PEEKS)" if about["peeks"] else ""
-            marked |= (beyond := bool(about.get("beyond_weights")))
-            kept = f"{about['selected_round']}/{about['rounds']}"
+            marked |= (beyond := bool(about.beyond_weights))
             numbers = [
-                kept,
-                percent(about["accuracy"]) + mark,
-                percent(about["in_domain_accuracy"]),
-                _size(about["bytes_up"]) + (" *" if beyond else ""),
+                f"{about.selected_round}/{about.rounds}",
+                percent(about.accuracy) + about.mark,
+                percent(about.in_domain_accuracy),
+                megabytes(about.bytes_up) + (" *" if beyond else ""),
             ]
         view.add_row(
-            settings.data,
+            settings.data.name,
             settings.target,
             _method(settings),
             str(settings.seed),
@@ -85,32 +87,31 @@ def _one(run: RunDirectory) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     lines = run.rounds()
     if lines:
-        console.print(_curves(lines, about, settings.plan.server_selection == "oracle"))
+        console.print(_curves(lines, about, mark_of(settings)))
     if about is None:
         done = f"{len(lines)} of {settings.plan.rounds} rounds done"
         console.print(
             f"not finished: {done}; go on with: unseen run --resume {run.path}", markup=False, highlight=False
         )
         return
-    mark = " (oracle: PEEKS)" if about["peeks"] else ""
+    clients = [f"{client} {percent(value)}" for client, value in about.in_domain.items()]
     for line in (
-        f"unseen accuracy {percent(about['accuracy'])} on {about['target']}{mark}; round {about['selected_round']} of "
-        f"{about['rounds']}, chosen by: {about['selection_words']}",
-        f"in-domain accuracy {percent(about['in_domain_accuracy'])}: "
-        + ", ".join(f"{client} {percent(value)}" for client, value in list(about["in_domain"].items())[:12])
-        + (" ..." if len(about["in_domain"]) > 12 else ""),
-        str(about["ledger"]),
-        f"{duration(about['seconds'])}, {about['clients']} clients, {about['parameters']:,} parameters",
+        f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}; round {about.selected_round} of "
+        f"{about.rounds}, chosen by: {about.selection_words}",
+        f"in-domain accuracy {percent(about.in_domain_accuracy)}: "
+        + ", ".join(clients[:12])
+        + (" ..." if len(clients) > 12 else ""),
+        about.ledger,
+        f"{duration(about.seconds)}, {about.clients} clients, {about.parameters:,} parameters, kernels {about.kernels}",
+        *filter(None, [about.kernels_remark, about.remark and f"the method as it was run: {about.remark}"]),
         *(
-            f"unseen accuracy {percent(line['accuracy'])} by the inference rule {rule}"
+            f"unseen accuracy {percent(line.accuracy)} by the inference rule {rule}"
             for rule, line in run.evaluations().items()
         ),
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    from unseen.core.files import read_json
-
-    if (run.path / "ledger.json").exists():
-        console.print(_ledger(read_json(run.path / "ledger.json")))
+    if (ledger := run.ledger()) is not None:
+        console.print(_ledger(ledger))
     console.print(
         f"next: unseen predict {run.path} IMAGES --out predictions.csv", markup=False, highlight=False, soft_wrap=True
     )
@@ -122,13 +123,13 @@ def _method(settings: Settings) -> str:
 
 
 def _config(settings: Settings) -> list[str]:
-    plan = settings.plan
-    weights = settings.weights if settings.weights in ("none", "imagenet") else Path(settings.weights).name
+    data, net, plan = settings.data, settings.net, settings.plan
+    weights = Path(net.weights).name if net.weights_are_a_file else net.weights
     optimizer = plan.optimizer
     return [
-        f"{_method(settings)} on {settings.data}, unseen {settings.target}, seed {settings.seed}, "
+        f"{_method(settings)} on {data.name}, unseen {settings.target}, seed {settings.seed}, "
         f"protocol {settings.protocol}",
-        f"{settings.backbone} at {settings.image_size} px, weights {weights}; partition {settings.partition}; "
+        f"{net.backbone} at {data.image_size} px, weights {weights}; partition {data.partition}; "
         f"{budget(plan)}; {optimizer.name} lr {optimizer.lr:g} {optimizer.schedule}; "
         f"selection {plan.client_selection} on clients, {chosen_by(plan.server_selection)} on the server",
     ]
@@ -149,20 +150,15 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join(block(value) for value in values)
 
 
-def _curves(lines: Sequence[dict[str, Any]], about: dict[str, Any] | None, peeks: bool) -> Table:
+def _curves(lines: Sequence[RoundLine], about: RunResult | None, mark: str) -> Table:
     """A row per curve. Validation of a round is in the line of the next one, and of the last round in the result."""
-    validated = {v["round"]: v["accuracy"] for line in lines if (v := line.get("validation"))}
-    if about is not None and (last := about.get("validation_last")):
-        validated[last["round"]] = last["accuracy"]
-    numbers = [line["round"] for line in lines]
+    measured = [line.validation for line in lines] + [about.validation_last if about is not None else None]
+    validated = {v.round: v.accuracy for v in measured if v is not None}
+    numbers = [line.round for line in lines]
     curves: list[tuple[str, list[float | None], bool]] = [
-        ("loss", [line["loss"] for line in lines], False),
+        ("loss", [line.loss for line in lines], False),
         ("validation", [validated.get(number) for number in numbers], True),
-        (
-            f"unseen{' (oracle: PEEKS)' if peeks else ''}",
-            [(line.get("unseen") or {}).get("accuracy") for line in lines],
-            True,
-        ),
+        (f"unseen{mark}", [line.unseen.accuracy if line.unseen is not None else None for line in lines], True),
     ]
     view = Table("curve", f"rounds {numbers[0]} to {numbers[-1]}", "first", "best", "last")
     for name, values, is_accuracy in curves:
@@ -174,27 +170,21 @@ def _curves(lines: Sequence[dict[str, Any]], about: dict[str, Any] | None, peeks
     return view
 
 
-def _ledger(ledger: dict[str, Any]) -> Table:
+def _ledger(ledger: Ledger) -> Table:
     """A method's statistics by name, because they are what one wants to know; the rest in a row per kind."""
     view = Table("direction", "kind", "tensor", "shape", "per crossing", "crossings", "in all", title="what crossed")
-    rows = sorted(ledger["tensors"], key=lambda row: -row["total"])
+    rows = sorted(ledger.crossings(), key=lambda row: -row.total)
     for direction in ("up", "down"):
         for kind in ("statistics", "model", "metrics"):
-            here = [row for row in rows if row["direction"] == direction and row["kind"] == kind]
+            here = [row for row in rows if row.direction == direction and row.kind == kind]
             shown = LARGEST if kind == "statistics" else 1 if len(here) == 1 else 0
             for row in here[:shown]:
-                shape = "x".join(map(str, row["shape"])) or "number"
+                shape = "x".join(map(str, row.shape)) or "number"
                 view.add_row(
-                    direction, kind, row["name"], shape, _size(row["bytes"]), str(row["crossings"]), _size(row["total"])
+                    direction, kind, row.name, shape, megabytes(row.bytes), str(row.crossings), megabytes(row.total)
                 )
             if rest := here[shown:]:
-                size, total = sum(row["bytes"] for row in rest), sum(row["total"] for row in rest)
-                most = max(row["crossings"] for row in rest)
-                view.add_row(direction, kind, f"{len(rest)} tensors", "", _size(size), str(most), _size(total))
+                size, total = sum(row.bytes for row in rest), sum(row.total for row in rest)
+                most = max(row.crossings for row in rest)
+                view.add_row(direction, kind, f"{len(rest)} tensors", "", megabytes(size), str(most), megabytes(total))
     return view
-
-
-def _size(value: float) -> str:
-    from unseen.federation.ledger import megabytes
-
-    return megabytes(value)

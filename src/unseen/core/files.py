@@ -9,14 +9,14 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import safetensors.torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from unseen.core.errors import UserError
-from unseen.core.types import Tensors
+
+if TYPE_CHECKING:  # torch is loaded by who has tensors to write
+    from torch import Tensor
+
+    from unseen.core.types import Tensors
 
 
 @contextlib.contextmanager
@@ -90,6 +90,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, object] | None = None) -> None:
     """One safetensors file; `about` is JSON in its header, so that both are written at once or not at all."""
+    import safetensors.torch
+
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     with atomic(path) as temporary:
         temporary.write_bytes(safetensors.torch.save(plain, metadata={"about": json.dumps(about or {})}))
@@ -97,6 +99,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
 def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
     """The tensors and the JSON of a file written by `write_tensors` (or of any safetensors file)."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

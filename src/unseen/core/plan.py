@@ -1,25 +1,42 @@
-"""The budget of a run: the protocol sets it, a method may read it. Plain numbers and words; torch is not needed here."""
+"""The budget of a run: the protocol sets it, a method may read it. Plain numbers and words; torch is not needed here.
+
+A run's directory is named by the settings that differ from the defaults here and in `runs/settings.py`. So a new field
+with a default leaves finished runs where they are; a default that is changed does not, and is therefore never changed.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from unseen.core.options import option
+
+BUDGET, OPTIMIZER, SELECTION, HOW = "Budget", "Optimizer", "Selection and testing", "How"
+
+
+Augmentation = Literal["none", "domainbed", "jigen", "fedadg", "gperxan", "dassl", "digits"]  # data/augment.py has them
 
 
 @dataclass(frozen=True)
 class OptimizerPlan:
     """SGD or Adam with the settings a protocol names, and the learning rate as a function of the round."""
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    schedule: Literal["constant", "cosine", "step"] = "constant"  # over rounds, not over local steps
-    step_every: int = 20  # with "step": rounds between two decays
-    step_factor: float = 0.1
-    clip_norm: float | None = None  # largest gradient norm, None for no clipping
-    persist: bool = False  # keep the optimizer's state on the client between rounds
+    name: Literal["sgd", "adam", "adamw"] = option(
+        "sgd", "The clients' optimizer: sgd, adam or adamw.", name="optimizer", panel=OPTIMIZER
+    )
+    lr: float = option(0.01, "Learning rate.", panel=OPTIMIZER, above=0)
+    momentum: float = option(0.0, "Momentum of SGD.", panel=OPTIMIZER, least=0, most=0.999999)
+    weight_decay: float = option(0.0, "Weight decay.", panel=OPTIMIZER, least=0)
+    schedule: Literal["constant", "cosine", "step"] = option(
+        "constant", "Learning rate over the rounds: constant, cosine or step.", panel=OPTIMIZER
+    )
+    step_every: int = option(20, "With the schedule step: rounds between two decays.", panel=OPTIMIZER, least=1)
+    step_factor: float = option(0.1, "With the schedule step: factor of a decay.", panel=OPTIMIZER, above=0)
+    clip_norm: float | None = option(None, "Largest norm of a gradient, or none.", panel=OPTIMIZER, above=0)
+    persist: bool = option(
+        False, "Clients keep the optimizer's state between rounds.", name="keep_optimizer", panel=OPTIMIZER
+    )
 
     def lr_at(self, round: int, rounds: int) -> float:
         """The learning rate of round 1, 2, ..., `rounds`."""
@@ -40,20 +57,31 @@ class OptimizerPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The budget of a run: the protocol sets it, a method may read it."""
+    """The budget of a run."""
 
-    rounds: int
-    batch_size: int
-    optimizer: OptimizerPlan
-    seed: int
-    local_epochs: int | None = 1  # exactly one of local_epochs and local_steps is given
-    local_steps: int | None = None
-    participation: float = 1.0  # <= 1: the fraction of clients in a round; > 1: their number
-    client_selection: Literal["last", "best"] = "last"  # which local model is uploaded
-    check_every: int = 20  # with "best": local steps between two looks at the local validation set
-    server_selection: Literal["last", "validation", "oracle"] = "validation"
-    validation_mean: Literal["clients", "examples"] = "clients"  # plain mean over clients, or weighted by images
-    precision: Literal["float32", "bfloat16"] = "float32"
-    device: str = "cpu"
-    augmentation: str = "none"  # a preset of `unseen.data.augment`
-    minimum_clients: int = 1  # a round with fewer good replies than this is an error
+    rounds: int = option(10, "Rounds.", panel=BUDGET, least=1)
+    batch_size: int = option(32, "Images per step; BatchNorm needs two.", panel=BUDGET, least=2)
+    optimizer: OptimizerPlan = field(default_factory=OptimizerPlan)
+    seed: int = 0
+    local_epochs: int | None = option(1, "Local epochs per round.", panel=BUDGET, least=1)
+    local_steps: int | None = option(None, "Local steps per round, instead of epochs.", panel=BUDGET, least=1)
+    participation: float = option(1.0, "Clients in a round: a fraction up to 1, or a number.", panel=BUDGET, above=0)
+    client_selection: Literal["last", "best"] = option(
+        "last", "Local model that a client uploads: last or best.", panel=SELECTION
+    )
+    check_every: int = option(
+        20, "With best: local steps between two looks at the local validation images.", panel=SELECTION, least=1
+    )
+    server_selection: Literal["last", "validation", "oracle"] = option(
+        "validation", "Round to keep: validation, last, or oracle (PEEKS at the unseen domain).", panel=SELECTION
+    )
+    validation_mean: Literal["clients", "examples"] = option(
+        "clients", "Validation over clients (plain mean) or examples (by images).", panel=SELECTION
+    )
+    precision: Literal["float32", "bfloat16"] = option("float32", "float32 or bfloat16.", panel=HOW)
+    device: str = option("cpu", "auto, cpu, cuda, cuda:NUMBER or mps. (default: auto)", panel=HOW)
+    augmentation: Augmentation = option("none", "Changes to the training images, as in a paper.", panel=BUDGET)
+    minimum_clients: int = option(1, "A round with fewer good replies is an error.", panel=HOW, least=1)
+    test_every: int = option(
+        0, "Rounds between two tests on the unseen domain, for the curve only; 0: none.", panel=SELECTION, least=0
+    )

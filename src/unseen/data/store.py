@@ -1,11 +1,11 @@
 """Images decoded once: a memory-mapped uint8 array, N x S x S x 3, in the user's cache.
 
-How a cached array is found. Its name is a hash of the *contents* of the files, in the order of the index, and of the
-size: the same images give the same array wherever they lie and whatever their folders are called, and a changed image
-never gives an old one. Hashing reads every file, so a second, quick name is kept beside it: a hash of the folder and of
-every file's path, length and time of change. A start that finds the quick name reads no image at all. The quick name
-can only be fooled by changing a file while keeping its length and its time to the nanosecond; delete the cache after
-doing that.
+How a cached array is found. Its name is a hash of the *contents* of the files (`content_of`), in the order of the
+index, and of the size: the same images give the same array wherever they lie and whatever their folders are called,
+and a changed image never gives an old one. Hashing reads every file, so a second, quick name is kept beside it: a
+hash of the folder and of every file's path, length and time of change. A start that finds the quick name reads no
+image at all. The quick name can only be fooled by changing a file while keeping its length and its time to the
+nanosecond; delete the cache after doing that.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from unseen.core.errors import UserError
+from unseen.core.platform import cores
 from unseen.core.types import Batch
 from unseen.data.domains import DomainIndex, IntArray, Pixels
 
@@ -130,20 +131,15 @@ def open_store(
     folder = (cache or cache_folder()) / "images"
     with _disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        threads = workers or _cores()
+        threads = workers or cores()
         if index.draw is not None:
             return _open_drawn(index, size, folder)
-        quick = folder / f"seen-{_quick_key(index, size)}.json"
-        key = _remembered(quick)
-        if key is None:
-            key = _content_key(index, size, threads)
+        key = _digest([_FORMAT, str(size), content_of(index, workers=threads, cache=cache)])
         broken = _cached(folder, key, len(index), size)
         decoded = 0
         if broken is None or (broken and not skip_broken):
             broken = _decode_all(index, size, folder, key, threads, skip_broken, progress)
             decoded = len(index) - len(broken)
-        if _remembered(quick) != key:
-            _write_json(quick, {"content": key})
     kept = index.without(broken) if broken else index
     if not len(kept):
         raise UserError(f"None of the images in {index.root} can be read.")
@@ -161,10 +157,6 @@ def _map(file: Path) -> Tensor:
     return torch.from_numpy(np.load(file, mmap_mode="c"))
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
@@ -176,11 +168,26 @@ def _digest(parts: Iterable[str | bytes]) -> str:
     return total.hexdigest()
 
 
-def _quick_key(index: DomainIndex, size: int) -> str:
+def content_of(index: DomainIndex, *, workers: int | None = None, cache: Path | None = None) -> str:
+    """A digest of the images themselves and of their domains and classes. Wherever they lie, it is the same."""
+    if index.draw is not None:
+        return index.version
+    folder = (cache or cache_folder()) / "images"
+    with _disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        quick = folder / f"content-{_quick_key(index)}.json"
+        content = _remembered(quick)
+        if content is None:
+            content = _read_content(index, workers or cores())
+            _write_json(quick, {"content": content})
+    return content
+
+
+def _quick_key(index: DomainIndex) -> str:
     """Folder, paths, lengths and times of change: no file is opened."""
 
     def parts() -> Iterator[str]:
-        yield f"{_FORMAT} {size} {index.root.resolve()}"
+        yield f"{_FORMAT} {index.root.resolve()}"
         root = str(index.root)
         for path in index.paths:
             stat = os.stat(f"{root}/{path}")  # noqa: PTH116 - a Path for each of half a million files takes seconds
@@ -189,13 +196,13 @@ def _quick_key(index: DomainIndex, size: int) -> str:
     return _digest(parts())
 
 
-def _content_key(index: DomainIndex, size: int, threads: int) -> str:
+def _read_content(index: DomainIndex, threads: int) -> str:
     def read(paths: tuple[str, ...]) -> list[bytes]:
         return [hashlib.blake2b((index.root / path).read_bytes(), digest_size=16).digest() for path in paths]
 
     with ThreadPoolExecutor(threads) as pool:
         digests = [digest for part in _in_order(pool, read, _chunks(index.paths), 4 * threads) for digest in part]
-    return _digest([f"{_FORMAT} {size}", *digests])
+    return _digest([*digests, index.domain.tobytes(), index.label.tobytes()])
 
 
 def _remembered(quick: Path) -> str | None:

@@ -13,9 +13,11 @@ from types import TracebackType
 import torch
 
 from unseen.core.errors import UserError
-from unseen.core.types import ClientId, Order, Reply
+from unseen.core.types import ClientId, Engine, Order, Reply
 from unseen.federation.client import ClientRunner
 from unseen.federation.messages import pack_order, pack_reply, unpack_order, unpack_reply
+from unseen.runs.directory import RunDirectory
+from unseen.runs.run import Assembly, OpenEngine
 
 AHEAD = 2  # orders per worker that may be under way or waiting for an earlier reply: bounds memory with many clients
 
@@ -72,6 +74,17 @@ class LocalEngine:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def open_local(workers: int) -> OpenEngine:
+    """The engine of `unseen run`: this process, or so many forked ones."""
+
+    @contextlib.contextmanager
+    def opened(assembly: Assembly, directory: RunDirectory) -> Iterator[Engine]:
+        with LocalEngine(assembly.runner(directory.client_states), list(assembly.data.sites), workers) as engine:
+            yield engine
+
+    return opened
 
 
 class _Worker:

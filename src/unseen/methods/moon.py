@@ -16,24 +16,12 @@ from typing import ClassVar, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from unseen.core.tensors import prefixed, snapshot, unprefixed
 from unseen.core.types import Batch, Tensors, Work
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.nets.parts.frozen import evaluating
-
-
-class Extractor(nn.Module):
-    """`net.features` as a module, which is what `functional_call` runs with other weights."""
-
-    def __init__(self, net: Net) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net.features(x)
+from unseen.nets.parts.frozen import frozen_features
 
 
 def contrast(features: Tensor, received: Tensor, previous: Tensor, temperature: float) -> Tensor:
@@ -65,18 +53,15 @@ class Moon(Method):
             # The net holds what it received, with what this client keeps as its own.
             received = snapshot(work.net, self._extractor_keys(work.net))
             for name, tensors in (("received", received), ("previous", previous)):
-                on_device = {key: value.to(work.device) for key, value in tensors.items()}
-                work.scratch[f"moon.{name}"] = prefixed("net.", on_device)
+                work.scratch[f"moon.{name}"] = {key: value.to(work.device) for key, value in tensors.items()}
 
     def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
         if "moon.previous" not in work.scratch:
             return features.new_zeros(())
-        extractor = Extractor(work.net)
-        with torch.no_grad(), evaluating(work.net):
-            received, previous = (
-                functional_call(extractor, cast(Tensors, work.scratch[f"moon.{name}"]), (batch.x,))
-                for name in ("received", "previous")
-            )
+        received, previous = (
+            frozen_features(work.net, cast(Tensors, work.scratch[f"moon.{name}"]), batch.x)
+            for name in ("received", "previous")
+        )
         term = contrast(features, received, previous, self.temperature)
         work.note("loss.contrast", term)
         return self.mu * term

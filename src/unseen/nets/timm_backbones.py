@@ -1,24 +1,30 @@
 """timm's backbones, told apart by class: one small anatomy per family."""
 
+# ruff: noqa: E402 (timm can be imported only after torchvision's operators are there)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
-import timm
 import torch
+from torch import Tensor, nn
+
+from unseen.core.errors import UserError, unknown
+from unseen.core.types import Tensors
+from unseen.nets.net import Anatomy
+from unseen.nets.torchvision_ops import declare_missing_operators
+
+declare_missing_operators()  # timm imports torchvision, which may lack its operators
+
+import timm
 from timm.models.densenet import DenseBlock, DenseNet
 from timm.models.efficientnet import EfficientNet
 from timm.models.mobilenetv3 import MobileNetV3
 from timm.models.resnet import ResNet
 from timm.models.vision_transformer import VisionTransformer as VisionTransformer  # prompts needs it too
 from timm.models.vision_transformer import checkpoint_filter_fn
-from torch import Tensor, nn
-
-from unseen.core.errors import UserError, unknown
-from unseen.core.types import Tensors
-from unseen.nets.net import Anatomy
 
 
 class ResNetAnatomy(Anatomy):

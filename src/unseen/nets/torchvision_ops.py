@@ -3,8 +3,8 @@
 timm imports torchvision, and torchvision registers shape rules for its operators `nms` and `qnms` while it is imported.
 Its wheel from PyPI is built for CUDA; beside the CPU build of torch (torchvision 0.28, torch 2.13) its compiled library
 does not load, the two operators do not exist, and the import ends with `operator torchvision::nms does not exist`.
-`unseen` never calls them, so they are declared here without an implementation. Where the library loads, nothing is
-done.
+`unseen` never calls them, so they are declared here without an implementation, before timm is imported and not
+earlier. Where the library loads, nothing is done.
 """
 
 from __future__ import annotations
@@ -54,6 +54,3 @@ def declare_missing_operators() -> bool:
             library.define(schema)  # type: ignore[no-untyped-call]
     _libraries.append(library)
     return True
-
-
-declare_missing_operators()

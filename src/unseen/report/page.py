@@ -15,7 +15,8 @@ import numpy as np
 from unseen.bench.collect import Collection, Group, Row
 from unseen.bench.insight import insight_of
 from unseen.bench.statistics import summarise
-from unseen.core.files import atomic, read_json
+from unseen.core.files import atomic
+from unseen.core.words import megabytes
 from unseen.report import figures
 from unseen.report.figures import Series, text
 from unseen.report.style import SCRIPT, STYLE
@@ -25,11 +26,11 @@ from unseen.report.tables import (
     accuracy_grid,
     cost_grid,
     inference_grid,
-    megabytes,
     paper_grids,
     statistics_grid,
 )
 from unseen.runs.directory import RunDirectory
+from unseen.runs.results import RunResult
 
 KINDS = {
     "model": "model weights",
@@ -47,15 +48,6 @@ def write_page(collection: Collection, path: Path, baseline: str | None = None, 
     with atomic(path) as temporary:
         temporary.write_text("".join(_page(collection, baseline, target)), encoding="utf-8")
     return path
-
-
-def hardest(group: Group) -> str:
-    """The target with the lowest mean accuracy, of those that most methods have."""
-    means = {}
-    for target in group.targets:
-        own = [s.mean for row in group.rows if (s := group.target(row, target)).count]
-        means[target] = (-len(own), sum(own) / len(own) if own else 0.0)
-    return min(group.targets, key=lambda target: means[target])
 
 
 def _page(collection: Collection, baseline: str | None, target: str | None) -> Iterator[str]:
@@ -82,7 +74,7 @@ def _group(group: Group, number: int, baseline: str | None, target: str | None) 
     group = replace(group, rows=group.best())  # best first; the tables on disk keep the order that was asked for
     shades = _shades(group, baseline)
     mark = f"g{number}-"
-    insights = _insights(group, target or hardest(group))
+    insights = _insights(group, target or group.hardest())
     sections: list[tuple[str, str, str]] = [
         ("leaderboard", "Leaderboard", "".join(_leaderboard(group, baseline))),
         ("heat", "Methods by unseen domain", _heat(group)),
@@ -136,7 +128,7 @@ def _leaderboard(group: Group, baseline: str | None) -> Iterator[str]:
 
 
 def _papers(group: Group) -> str:
-    grids = paper_grids(group.settings.data)
+    grids = paper_grids(group.settings.data.name)
     # The summary is the table's title, which need not stand twice.
     tables = [(text(grid.title), table(replace(grid, title=""))) for grid in grids]
     folded = "".join(f"<details><summary>{title}</summary>{body}</details>" for title, body in tables)
@@ -178,18 +170,18 @@ def _heat(group: Group) -> str:
 
 
 # --- curves ----------------------------------------------------------------------------------------------------------
-def _readings(run: RunDirectory, result: Mapping[str, Any]) -> dict[str, dict[int, float]]:
+def _readings(run: RunDirectory, result: RunResult) -> dict[str, dict[int, float]]:
     """Loss, validation and unseen accuracy by round. Validation of a round stands in the next one's line."""
     found: dict[str, dict[int, float]] = {"loss": {}, "validation": {}, "unseen": {}}
     for line in run.rounds():
-        if line.get("loss") is not None:
-            found["loss"][line["round"]] = line["loss"]
-        if (own := line.get("validation")) and own["accuracy"] is not None:
-            found["validation"][own["round"]] = 100 * own["accuracy"]
-        if (own := line.get("unseen")) and own["accuracy"] is not None:
-            found["unseen"][own["round"]] = 100 * own["accuracy"]
-    if (last := result.get("validation_last")) and last["accuracy"] is not None:
-        found["validation"][last["round"]] = 100 * last["accuracy"]
+        if line.loss is not None:
+            found["loss"][line.round] = line.loss
+        if line.validation is not None and line.validation.accuracy is not None:
+            found["validation"][line.validation.round] = 100 * line.validation.accuracy
+        if line.unseen is not None and line.unseen.accuracy is not None:
+            found["unseen"][line.unseen.round] = 100 * line.unseen.accuracy
+    if (last := result.validation_last) and last.accuracy is not None:
+        found["validation"][last.round] = 100 * last.accuracy
     return found
 
 
@@ -264,22 +256,22 @@ def _ledger(group: Group) -> str:
     blocks = []
     for row in group.rows:
         run = next(iter(row.runs.values()), None)
-        if run is None or not (run.path / "ledger.json").exists():
+        ledger = run.ledger() if run is not None else None
+        if ledger is None:
             continue
-        ledger = read_json(run.path / "ledger.json")
-        trips = max(1, ledger["trips"])
+        trips = max(1, ledger.trips)
         lines = []
         for kind, word in KINDS.items():
-            own = [r for r in ledger["tensors"] if r["kind"] == kind]
+            own = [r for r in ledger.crossings() if r.kind == kind]
             if kind == "statistics":
                 for r in own:
-                    shape = " x ".join(map(str, r["shape"])) or "number"
-                    lines.append((f"{word}: {r['name']} ({shape})", r["direction"], r["total"] / trips))
+                    shape = " x ".join(map(str, r.shape)) or "number"
+                    lines.append((f"{word}: {r.name} ({shape})", r.direction, r.total / trips))
                 continue
             for direction in ("up", "down"):
-                here = [r for r in own if r["direction"] == direction]
+                here = [r for r in own if r.direction == direction]
                 if here:
-                    lines.append((f"{word} ({len(here)} by name)", direction, sum(r["total"] for r in here) / trips))
+                    lines.append((f"{word} ({len(here)} by name)", direction, sum(r.total for r in here) / trips))
         body = "".join(
             f'<tr><th scope="row">{text(what)}</th><td>{"to the server" if way == "up" else "from the server"}</td>'
             f"<td>{megabytes(size)}</td></tr>"

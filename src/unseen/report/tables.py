@@ -16,6 +16,7 @@ from unseen.bench.collect import Collection, Group, Row
 from unseen.bench.published import TABLES, PaperTable, Published, beside
 from unseen.bench.statistics import Summary, average_over_targets, summarise
 from unseen.core.files import atomic
+from unseen.core.words import megabytes
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,10 @@ def accuracy_grid(group: Group) -> Grid:
     # A protocol with other numbers than its paper's is not the paper's.
     protocol = group.settings.protocol if not group.changes else ""
     published = beside(
-        group.settings.data, protocol, [row.method for row in group.rows if row.as_published], group.settings.backbone
+        group.settings.data.name,
+        protocol,
+        [row.method for row in group.rows if row.as_published],
+        group.settings.net.backbone,
     )
     columns = ["Method", *group.targets, "Avg", "In-domain", *(["Published"] if published else [])]
     grid = Grid(f"accuracy-{group.name}", f"Unseen accuracy (%): {group.title}", columns)
@@ -105,7 +109,7 @@ def _notes(group: Group) -> list[str]:
 
 
 def _chosen_by(group: Group) -> str:
-    return next((str(r["selection_words"]) for row in group.rows for r in row.results.values()), "-")
+    return next((r.selection_words for row in group.rows for r in row.results.values()), "-")
 
 
 def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
@@ -234,10 +238,6 @@ def _paper_grid(table: PaperTable) -> Grid:
         grid.notes.append("quoted: a centralised system whose numbers the paper took from others; it is not in unseen.")
     grid.notes += [table.remark] if table.remark else []
     return grid
-
-
-def megabytes(size: float) -> str:
-    return "0" if size == 0 else f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.2f} kB"
 
 
 def grids(group: Group, baseline: str | None = None) -> list[Grid]:

@@ -12,10 +12,9 @@ evaluations.jsonl       one line per `unseen evaluate`: the model under another 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,17 @@ from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Server, Tensors
 from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
-from unseen.runs.protocols import Settings
+from unseen.runs.results import EvaluationLine, RoundLine, RunResult
 from unseen.runs.selection import Selection
+from unseen.runs.settings import Settings, tree_of
 
 KEEP = 2  # checkpoints: the last, and one more in case the disk spoils it
 
 
 def directory_for(settings: Settings, out: Path) -> Path:
-    """The directory of these settings: readable, and unique by a hash of all of them."""
-    text = json.dumps(settings.to_json(), sort_keys=True).encode()
-    digest = hashlib.blake2b(text, digest_size=4).hexdigest()
-    return out / f"{settings.data}-{settings.target}-{settings.method}-s{settings.seed}-{digest}"
+    """The directory of these settings: readable, and unique by a digest of what differs from the defaults."""
+    name = f"{settings.data.name}-{settings.target}-{settings.method}-s{settings.seed}-{settings.digest()}"
+    return out / name
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,26 @@ class RunDirectory:
     path: Path
 
     @classmethod
-    def find(cls, settings: Settings, out: Path) -> RunDirectory | None:
-        """The directory of these settings under `out`, if it was begun before."""
-        self = cls(directory_for(settings, out))
-        if not self.config_path.exists():
-            return None
-        if self.settings() != settings:
+    def at(cls, path: Path, settings: Settings) -> RunDirectory:
+        """The directory of these settings, begun or not. Another run in its place is an error."""
+        self = cls(path)
+        if self.begun and self.settings().differences() != settings.differences():
             raise UserError(f"{self.path} holds a run with other arguments; move it away or give another --out.")
         return self
 
     @classmethod
-    def create(cls, settings: Settings, out: Path) -> RunDirectory:
-        """The directory of these settings under `out`, new or begun before."""
-        if (begun := cls.find(settings, out)) is not None:
-            return begun
-        self = cls(directory_for(settings, out))
+    def of(cls, settings: Settings, out: Path) -> RunDirectory:
+        """The directory of these settings below `out`, begun or not."""
+        return cls.at(directory_for(settings, out), settings)
+
+    @property
+    def begun(self) -> bool:
+        return self.config_path.exists()
+
+    def begin(self, settings: Settings) -> RunDirectory:
+        """Make the directory, unless it was begun before."""
+        if self.begun:
+            return self
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -97,25 +101,36 @@ class RunDirectory:
         except (KeyError, TypeError) as error:
             raise UserError(f"{self.config_path} is not a config of this version of unseen ({error}).") from None
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> RunResult | None:
         """The result of a finished run."""
         path = self.path / "result.json"
-        return read_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return RunResult.from_json(read_json(path))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is not a result of unseen ({error}).") from None
 
-    def rounds(self) -> list[dict[str, Any]]:
+    def rounds(self) -> list[RoundLine]:
         """The lines of results.jsonl, one per round: the last one wins where a crash made two."""
-        lines = {line["round"]: line for line in read_lines(self.path / "results.jsonl") if "round" in line}
-        return [lines[number] for number in sorted(lines)]
+        lines = [RoundLine.from_json(line) for line in read_lines(self.path / "results.jsonl") if "round" in line]
+        return sorted({line.round: line for line in lines}.values(), key=lambda line: line.round)
 
-    def append(self, line: dict[str, Any]) -> None:
-        append_line(self.path / "results.jsonl", line)
+    def append(self, line: RoundLine) -> None:
+        append_line(self.path / "results.jsonl", line.to_json())
 
-    def evaluations(self) -> dict[str, dict[str, Any]]:
+    def evaluations(self) -> dict[str, EvaluationLine]:
         """What `unseen evaluate` found, by rule: the last of each."""
-        return {line["rule"]: line for line in read_lines(self.path / "evaluations.jsonl") if "rule" in line}
+        lines = [line for line in read_lines(self.path / "evaluations.jsonl") if "rule" in line]
+        return {line["rule"]: tree_of(EvaluationLine, line) for line in lines}
 
-    def append_evaluation(self, line: dict[str, Any]) -> None:
-        append_line(self.path / "evaluations.jsonl", line)
+    def append_evaluation(self, line: EvaluationLine) -> None:
+        append_line(self.path / "evaluations.jsonl", asdict(line))
+
+    def ledger(self) -> Ledger | None:
+        """What crossed in a finished run."""
+        path = self.path / "ledger.json"
+        return Ledger.from_json(read_json(path)) if path.exists() else None
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
     def _checkpoints(self, kind: str) -> dict[int, Path]:
@@ -185,11 +200,11 @@ class RunDirectory:
         return server, selection, Ledger.from_json(about["ledger"]), float(about["seconds"])
 
     # --- the end -------------------------------------------------------------------------------------------------
-    def finish(self, state: Tensors, about: dict[str, Any], ledger: Ledger, result: dict[str, Any]) -> None:
+    def finish(self, state: Tensors, about: dict[str, Any], ledger: Ledger, result: RunResult) -> None:
         """Model, ledger and, last, the result."""
         write_tensors(self.model_path, state, about)
         write_json(self.path / "ledger.json", ledger.to_json())
-        write_json(self.path / "result.json", result)
+        write_json(self.path / "result.json", result.to_json())
 
 
 def read_tensors_about(path: Path) -> int:

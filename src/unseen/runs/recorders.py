@@ -1,6 +1,6 @@
 """A live view for those who use one: TensorBoard, MLflow or Weights & Biases, each where it is installed.
 
-A recorder is a `Watcher` that writes numbers somewhere; `Watchers` lets several watch one run. Nothing of a run depends on
+A recorder is a `Watcher` that writes numbers somewhere. Nothing of a run depends on
 them: one that fails on the way is left, and the run goes on.
 """
 
@@ -16,31 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from unseen.core.errors import UserError, unknown
-from unseen.runs.protocols import Settings
-from unseen.runs.run import Silent, Watcher
-
-
-class Watchers:
-    """Tells several watchers what one would be told."""
-
-    def __init__(self, *watchers: Watcher) -> None:
-        self.watchers = watchers
-
-    def began(self, settings: Settings, clients: int, first: int, last: int) -> None:
-        for watcher in self.watchers:
-            watcher.began(settings, clients, first, last)
-
-    def round(self, line: dict[str, Any]) -> None:
-        for watcher in self.watchers:
-            watcher.round(line)
-
-    def testing(self, done: int, total: int) -> None:
-        for watcher in self.watchers:
-            watcher.testing(done, total)
-
-    def said(self, sentence: str) -> None:
-        for watcher in self.watchers:
-            watcher.said(sentence)
+from unseen.runs.progress import Silent
+from unseen.runs.results import RoundLine, RunResult
+from unseen.runs.settings import Settings
 
 
 class Recorder(Silent):
@@ -54,18 +32,21 @@ class Recorder(Silent):
     def end(self) -> None:
         pass
 
-    def round(self, line: dict[str, Any]) -> None:
+    def round(self, line: RoundLine) -> None:
         for number, values in numbers(line).items():
             self._try(self.write, values, number)
 
-    def finished(self, summary: Mapping[str, Any]) -> None:
+    def finished(self, result: RunResult) -> None:
         """The result of the selected model, at its round; and validation of the last round, which no later line has."""
-        if (last := summary.get("validation_last")) and last["accuracy"] is not None:
-            self._try(self.write, {"validation accuracy": last["accuracy"]}, last["round"])
-        names = {"result/unseen accuracy": "accuracy", "result/in-domain accuracy": "in_domain_accuracy"}
-        values = {name: summary[key] for name, key in names.items() if summary.get(key) is not None}
+        if (last := result.validation_last) and last.accuracy is not None:
+            self._try(self.write, {"validation accuracy": last.accuracy}, last.round)
+        found = {
+            "result/unseen accuracy": result.accuracy,
+            "result/in-domain accuracy": result.in_domain_accuracy,
+        }
+        values = {name: value for name, value in found.items() if value is not None}
         if values:
-            self._try(self.write, values, summary["selected_round"])
+            self._try(self.write, values, result.selected_round)
 
     def close(self) -> None:
         self._try(self.end)
@@ -81,17 +62,17 @@ class Recorder(Silent):
             print(f"{type(self).__name__} failed; the run goes on without it: {error}", file=sys.stderr, flush=True)
 
 
-def numbers(line: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+def numbers(line: RoundLine) -> dict[int, dict[str, float]]:
     """Round -> name -> value, of a line of results.jsonl; validation is of the round that it names."""
     found: dict[int, dict[str, float]] = {}
-    own = found.setdefault(line["round"], {})
-    if line.get("loss") is not None:
-        own["loss"] = line["loss"]
-    for client, metrics in line.get("clients", {}).items():
+    own = found.setdefault(line.round, {})
+    if line.loss is not None:
+        own["loss"] = line.loss
+    for client, metrics in line.clients.items():
         own |= {f"{client}/{name}": value for name, value in metrics.items()}
-    for name in ("validation", "unseen"):
-        if (measured := line.get(name)) and measured["accuracy"] is not None:
-            found.setdefault(measured["round"], {})[f"{name} accuracy"] = measured["accuracy"]
+    for name, measured in (("validation", line.validation), ("unseen", line.unseen)):
+        if measured is not None and measured.accuracy is not None:
+            found.setdefault(measured.round, {})[f"{name} accuracy"] = measured.accuracy
     return {number: values for number, values in found.items() if values}
 
 
@@ -119,7 +100,7 @@ class MLflow(Recorder):
         )
         self.mlflow.start_run(run_id=begun[0].info.run_id if begun else None, run_name=directory.name)
         self.mlflow.log_params(
-            {"method": settings.method, "data": settings.data, "target": settings.target, "seed": settings.seed}
+            {"method": settings.method, "data": settings.data.name, "target": settings.target, "seed": settings.seed}
         )
 
     def write(self, values: Mapping[str, float], round: int) -> None:

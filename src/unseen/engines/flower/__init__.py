@@ -10,19 +10,3 @@ privacy      Flower's local differential privacy, for what a site sends
 config       a run's settings as flat keys of a Flower app, without Flower
 scaffold     what `unseen flower init` and `unseen flower keys` write, without Flower
 """
-
-from __future__ import annotations
-
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from unseen.runs.protocols import Settings
-    from unseen.runs.run import Result, Watcher
-
-
-def run_simulation(settings: Settings, out: Path | None, watcher: Watcher | None = None) -> Result:
-    """A run on Flower's simulation engine. Flower and Ray are imported here, not by who only writes an app."""
-    from unseen.engines.flower.simulation import simulate
-
-    return simulate([settings], out, watcher)[0]

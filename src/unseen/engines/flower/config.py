@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import types
-import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from unseen.core.errors import UserError
-from unseen.core.plan import OptimizerPlan, Plan
+from unseen.core.options import Setting, options_of, value_of
 from unseen.core.types import ClientId
-from unseen.runs.protocols import Settings
+from unseen.runs.settings import Settings, with_seed
 
 Value = str | int | float | bool
 # Where the images are is each site's own affair, and a site is a client.
-FIXED: dict[str, Any] = {"partition": "domain", "root": None, "engine": "flower"}
+FIXED: dict[str, Any] = {"data": "folder", "partition": "domain", "root": None, "engine": "flower"}
 
 
 @dataclass(frozen=True)
@@ -32,31 +30,39 @@ class Deployment:
 
     def to_config(self) -> dict[str, Value]:
         """Every key with its value; none is the empty string."""
+        settings = self.settings
         keys: dict[str, Value] = {
             "sites": ",".join(self.sites),
             "classes": ",".join(self.classes),
             "target-folder": self.target_folder,
             "timeout": self.timeout,
             "out": self.out,
-            "set": ",".join(f"{key}={_word(value)}" for key, value in self.settings.fields.items()),
+            "method": settings.method,
+            "set": ",".join(f"{key}={_word(value)}" for key, value in settings.fields.items()),
+            "target": settings.target,
+            "protocol": settings.protocol,
+            "seed": settings.seed,
         }
-        for key, owner, name, _ in _keys():
-            whole = {Settings: self.settings, Plan: self.settings.plan, OptimizerPlan: self.settings.plan.optimizer}
-            value = getattr(whole[owner], name)
-            keys[key] = "" if value is None else value
+        for setting in _carried():
+            value = value_of(settings, setting)
+            keys[setting.name.replace("_", "-")] = "" if value is None else value
         return keys
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Deployment:
-        values: dict[type, dict[str, Any]] = {Settings: {}, Plan: {}, OptimizerPlan: {}}
-        for key, owner, name, hint in _keys():
+        def needed(key: str) -> Any:
             if key not in config:
                 raise UserError(f'The run config has no "{key}"; write the app again with `unseen flower init`.')
-            values[owner][name] = _converted(key, config[key], hint)
-        plan = Plan(**values[Plan], optimizer=OptimizerPlan(**values[OptimizerPlan]), seed=values[Settings]["seed"])
-        if (plan.local_epochs is None) == (plan.local_steps is None):
-            raise UserError("Give local-epochs or local-steps, and the other one as an empty string.")
-        settings = Settings(**values[Settings], **FIXED, plan=plan, fields=_fields(str(config.get("set", ""))))
+            return config[key]
+
+        changes = {setting.name: _read(setting, needed(setting.name.replace("_", "-"))) for setting in _carried()}
+        settings = Settings(
+            method=str(needed("method")),
+            target=str(needed("target")),
+            protocol=str(needed("protocol")),
+            fields=_fields(str(config.get("set", ""))),
+        )
+        settings = with_seed(settings.with_changes({**FIXED, **changes}), int(needed("seed")))
         sites = _words(config.get("sites", ""))
         if not sites:
             raise UserError('The run config names no sites; give them as sites="a,b,c".')
@@ -70,32 +76,16 @@ class Deployment:
         )
 
 
-def _keys() -> Iterator[tuple[str, type, str, Any]]:
-    """(key, dataclass, field, type) of every setting that a run config carries."""
-    skipped = {Settings: {"plan", "fields", *FIXED}, Plan: {"optimizer", "seed"}, OptimizerPlan: set[str]()}
-    for owner, without in skipped.items():
-        hints = typing.get_type_hints(owner)
-        for f in fields(typing.cast(Any, owner)):
-            if f.name not in without:
-                yield "optimizer" if f.name == "name" else f.name.replace("_", "-"), owner, f.name, hints[f.name]
+def _carried() -> list[Setting]:
+    """The settings that a run config carries."""
+    return [setting for name, setting in options_of(Settings).items() if name not in FIXED]
 
 
-def _converted(key: str, value: Any, hint: Any) -> Any:
-    """A TOML value as the field's type: 1 is a fine learning rate."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        if value == "":
-            return None
-        hint = next(option for option in typing.get_args(hint) if option is not type(None))
-    if typing.get_origin(hint) is typing.Literal:
-        fits = value in typing.get_args(hint)
-    elif hint is float:
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-        value = float(value) if fits else value
-    else:
-        fits = type(value) is hint
-    if not fits:
-        raise UserError(f"The run config has {key}={value!r}, which does not fit; see the comments in pyproject.toml.")
-    return value
+def _read(setting: Setting, value: Any) -> Any:
+    try:
+        return setting.read(value)
+    except UserError as error:
+        raise UserError(f"The run config has {setting.name.replace('_', '-')}={value!r}. {error}") from None
 
 
 def _words(text: Any) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ _TURN = threading.Lock()  # one order is carried out at a time
 
 def _try(client: Any, said: Callable[[str], None]) -> None:
     try:
-        _carry_out(client, said)
+        _do_task(client, said)
     except (httpx.HTTPError, ObjectPullError, RuntimeError) as error:
         said(f"a task was given up: {type(error).__name__}: {error}")
 
@@ -83,7 +83,7 @@ def _client(address: str, root_certificates: bytes | None, token: str = "") -> A
     )
 
 
-def _carry_out(client: Any, said: Callable[[str], None]) -> None:
+def _do_task(client: Any, said: Callable[[str], None]) -> None:
     """One message of a run: what Flower's worker does, without the bundle."""
     heartbeat = HeartbeatSender(lambda: _beat(client))
     heartbeat.start()

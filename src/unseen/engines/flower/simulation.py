@@ -6,87 +6,110 @@ import contextlib
 import json
 import logging
 import os
-import tempfile
+import queue
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation as run_flower
+from flwr.simulation import run_simulation
 
 from unseen.core.errors import UserError
+from unseen.core.platform import cores
+from unseen.core.types import Engine
 from unseen.engines.flower.grid import RayEngine
 from unseen.engines.flower.site import app as client_app
 from unseen.runs.directory import RunDirectory
-from unseen.runs.model import load_trained
-from unseen.runs.protocols import Settings
-from unseen.runs.run import Assembly, Result, Silent, Trial, Watcher, assemble, one_thread, run_settings
+from unseen.runs.run import Assembly, OpenEngine
 
 
-def simulate(todo: Sequence[Settings], out: Path | None, watcher: Watcher | None = None) -> list[Result]:
-    """Runs one after the other on one start of Ray. A finished one is read, a begun one goes on."""
-    watcher = watcher or Silent()
-    with contextlib.ExitStack() as stack:
-        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unseen-")))
-        directories = [RunDirectory.create(settings, folder.resolve()) for settings in todo]
-        stack.enter_context(one_thread())
-        waiting = [
-            (assemble(settings, watcher), directory)
-            for settings, directory in zip(todo, directories, strict=True)
-            if directory.result() is None
-        ]
-        if waiting:
-            _start_ray(waiting, watcher)
-        # Every run is finished now: this only reads the results.
-        results = [run_settings(settings, out=folder.resolve()) for settings in todo]
-        if out is None:
-            for result, directory in zip(results, directories, strict=True):
-                result._trained, result.directory = load_trained(directory.path), None
-    return results
+@contextlib.contextmanager
+def open_simulation(assembly: Assembly, directory: RunDirectory) -> Iterator[Engine]:
+    """The engine of `unseen run --engine flower`: Ray is started for this run, and ended with it."""
+    with (
+        simulation(len(assembly.data.sites), assembly.settings.plan.device) as opened,
+        opened(assembly, directory) as e,
+    ):
+        yield e
 
 
-def _start_ray(waiting: Sequence[tuple[Assembly, RunDirectory]], watcher: Watcher) -> None:
-    server_app, over = ServerApp(), threading.Event()
+@contextlib.contextmanager
+def simulation(nodes: int, device: str = "cpu") -> Iterator[OpenEngine]:
+    """One start of Ray for as many runs as are wanted, one after the other, of up to `nodes` clients each.
+
+    Flower calls the server's code; ours calls the engine. So Flower runs in a thread of its own, whose server does
+    nothing but hand its grid over and wait for the end.
+    """
+    server_app, over, done = ServerApp(), threading.Event(), threading.Event()
+    handed: queue.Queue[Grid | BaseException] = queue.Queue()
 
     @server_app.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
-        with one_thread():  # this is another thread than the caller's
-            for assembly, directory in waiting:
-                about = {
-                    "settings": json.dumps(assembly.settings.to_json()),
-                    "classes": json.dumps(assembly.classes),
-                    "keep": str(directory.client_states.root),
-                }
-                Trial(assembly, directory, RayEngine(grid, about, list(assembly.sites), over), watcher).run()
+        handed.put(grid)
+        done.wait()
 
-    on_gpu = any(assembly.plan.device.startswith("cuda") for assembly, _ in waiting)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    nodes = max(len(assembly.sites) for assembly, _ in waiting)
-    start: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": min(cores, nodes)}
-    try:
-        with _quiet():
-            run_flower(
-                server_app=server_app,
-                client_app=client_app,
-                num_supernodes=nodes,
-                backend_config={
-                    "client_resources": {"num_cpus": 1, "num_gpus": 1.0 if on_gpu else 0.0},
-                    "init_args": {**start, "logging_level": logging.ERROR, "log_to_driver": False},
-                },
-            )
-    except RuntimeError as error:
-        # Flower's words around what went wrong; an error of the run itself comes bare.
-        if "Ending simulation" not in str(error):
+    def flower() -> None:
+        try:
+            _run_flower(server_app, nodes, device)
+        except BaseException as error:
+            handed.put(error)
+        finally:
+            over.set()  # nobody will answer any more
+
+    with _quiet():
+        thread = threading.Thread(target=flower, daemon=True)
+        thread.start()
+        try:
+            grid = handed.get()
+            if isinstance(grid, BaseException):
+                raise _in_words(grid) from grid
+            yield _opener(grid, over)
+        except UserError as error:
+            # "The simulation is over": what ended it says more.
+            if over.is_set() and not handed.empty() and isinstance(cause := handed.get(), BaseException):
+                raise _in_words(cause) from error
             raise
-        raise UserError(
-            f"The simulation broke off: {_root(error)} On a busy machine Ray may not come up in time: try again, start a "
-            f"Ray of your own (docs/flower.md), or take --engine local."
-        ) from error
-    finally:
-        over.set()  # the server's thread would wait for ever, and the process for it
+        finally:
+            done.set()
+            thread.join(timeout=60)
+
+
+def _opener(grid: Grid, over: threading.Event) -> OpenEngine:
+    @contextlib.contextmanager
+    def opened(assembly: Assembly, directory: RunDirectory) -> Iterator[Engine]:
+        about = {
+            "settings": json.dumps(assembly.settings.to_json()),
+            "classes": json.dumps(assembly.data.classes),
+            "keep": str(directory.client_states.root.resolve()),
+        }
+        yield RayEngine(grid, about, list(assembly.data.sites), over)
+
+    return opened
+
+
+def _run_flower(server_app: ServerApp, nodes: int, device: str) -> None:
+    start: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": min(cores(), nodes)}
+    run_simulation(
+        server_app=server_app,
+        client_app=client_app,
+        num_supernodes=nodes,
+        backend_config={
+            "client_resources": {"num_cpus": 1, "num_gpus": 1.0 if device.startswith("cuda") else 0.0},
+            "init_args": {**start, "logging_level": logging.ERROR, "log_to_driver": False},
+        },
+    )
+
+
+def _in_words(error: BaseException) -> BaseException:
+    """Flower's words around what went wrong, as one sentence; an error of the run itself as it is."""
+    if not (isinstance(error, RuntimeError) and "Ending simulation" in str(error)):
+        return error
+    return UserError(
+        f"The simulation broke off: {_root(error)} On a busy machine Ray may not come up in time: try again, start a "
+        f"Ray of your own (docs/flower.md), or take --engine local."
+    )
 
 
 def _root(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,23 +30,25 @@ from unseen.core.errors import UserError
 from unseen.core.types import ClientId, Kind
 from unseen.data.domains import index_site
 from unseen.data.split import make_sites
-from unseen.data.store import open_store
 from unseen.engines.flower.privacy import LocalPrivacy, guarded
 from unseen.engines.flower.records import SENTENCE, read_order, reply_content
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
+from unseen.method import Method
 from unseen.nets.net import Net
 from unseen.registry import parse
 from unseen.runs.directory import directory_for
+from unseen.runs.images import store_of
 from unseen.runs.model import build_net
-from unseen.runs.protocols import Settings
-from unseen.runs.run import assemble, augmenter
+from unseen.runs.progress import Silent
+from unseen.runs.run import PlannedRun, assemble, augmenter, load_data
+from unseen.runs.settings import Settings
 
 app = ClientApp()
 
 
 @dataclass(frozen=True)
-class Own:
+class SiteConfig:
     """What a site's node config says."""
 
     site: ClientId
@@ -58,7 +60,7 @@ class Own:
     privacy: LocalPrivacy | None = None
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> Own:
+    def read(cls, config: Mapping[str, Any]) -> SiteConfig:
         for key in ("site", "folder"):
             if not config.get(key):
                 raise UserError(
@@ -80,7 +82,7 @@ class Own:
 def hello(message: Message, context: Context) -> Message:
     """Who is this, and which classes does it have?"""
     try:
-        own = Own.read(context.node_config)
+        own = SiteConfig.read(context.node_config)
         index = index_site(own.folder, name=own.site)
         answer = ConfigRecord({"site": own.site, "classes": list(index.classes)})
     except UserError as error:
@@ -90,26 +92,26 @@ def hello(message: Message, context: Context) -> Message:
 
 @app.query("survey")  # type: ignore[untyped-decorator]
 def survey(message: Message, context: Context) -> Message:
-    return _carry_out("survey", message, context)
+    return _answer("survey", message, context)
 
 
 @app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
-    return _carry_out("train", message, context)
+    return _answer("train", message, context)
 
 
 @app.evaluate()  # type: ignore[untyped-decorator]
 def evaluate(message: Message, context: Context) -> Message:
-    return _carry_out("evaluate", message, context)
+    return _answer("evaluate", message, context)
 
 
-def _carry_out(kind: Kind, message: Message, context: Context) -> Message:
+def _answer(kind: Kind, message: Message, context: Context) -> Message:
     config = message.content["order"]
     try:
         order = read_order(message.content, kind)
         settings, classes = str(config["settings"]), str(config["classes"])
         if "folder" in context.node_config or "site" in context.node_config:
-            own = Own.read(context.node_config)
+            own = SiteConfig.read(context.node_config)
             torch.set_num_threads(own.threads)
             runner, client, privacy = _site_runner(own, settings, classes), own.site, own.privacy
         else:
@@ -127,41 +129,34 @@ def _carry_out(kind: Kind, message: Message, context: Context) -> Message:
 @lru_cache(maxsize=2)
 def _simulated_runner(settings: str, keep: str) -> ClientRunner:
     """In a simulation every worker can play every client: the images are mapped, not copied."""
-    return assemble(Settings.from_json(json.loads(settings))).runner(ClientStates(Path(keep)))
+    planned = PlannedRun.of(Settings.from_json(json.loads(settings)))
+    return assemble(planned, load_data(planned, Silent())).runner(ClientStates(Path(keep)))
 
 
 @lru_cache(maxsize=4)
-def _site_runner(own: Own, settings_json: str, classes_json: str) -> ClientRunner:
-    told = Settings.from_json(json.loads(settings_json))
-    plan = replace(told.plan, device=own.device or told.plan.device)
-    settings = replace(told, plan=plan, root=None)
+def _site_runner(own: SiteConfig, settings_json: str, classes_json: str) -> ClientRunner:
+    sent = Settings.from_json(json.loads(settings_json))
+    settings = sent.with_changes({"device": own.device or sent.plan.device, "root": None})
     classes = [str(c) for c in json.loads(classes_json)]
     method = parse(settings.method, settings.fields)
-    store = open_store(index_site(own.folder, classes, own.site), settings.image_size, skip_broken=settings.skip_broken)
+    store = store_of(settings, index_site(own.folder, classes, own.site))
     rows = np.arange(len(store.index), dtype=np.int64)
-    (site,) = make_sites(store, {own.site: rows}, settings.validation, settings.seed)
-    if len(site.train) < plan.batch_size:
-        raise UserError(
-            f'The site "{own.site}" has {len(site.train)} training images, fewer than one batch of {plan.batch_size}; '
-            f"the run needs a smaller batch-size."
-        )
-    net = _net(settings, own, len(classes))
+    (site,) = make_sites(store, {own.site: rows}, settings.data.validation, settings.seed)
+    net = _net(settings, method, own, len(classes))
     # By the settings as the server sent them: the same experiment, whatever this site adds to it.
-    experiment = directory_for(told, Path()).name
-    desk = {own.site: site}
-    return ClientRunner(method, net, plan, desk.__getitem__, ClientStates(own.keep / experiment), augmenter(plan))
+    states = ClientStates(own.keep / directory_for(sent, Path()).name)
+    return ClientRunner(method, net, settings.plan, {own.site: site}.__getitem__, states, augmenter(settings))
 
 
-def _net(settings: Settings, own: Own, classes: int) -> Net:
+def _net(settings: Settings, method: Method, own: SiteConfig, classes: int) -> Net:
     """The net. Its weights come with the first order; only state that never travels needs the pretrained ones here."""
-    method = parse(settings.method, settings.fields)
-    net = build_net(replace(settings, weights="none"), method, classes)
+    net = build_net(settings.with_changes({"weights": "none"}), method, classes)
     share = method.share(net)
-    if settings.weights == "none" or set(net.state_dict()) <= share.up | share.down:
+    if settings.net.weights == "none" or set(net.state_dict()) <= share.up | share.down:
         return net
-    if settings.weights != "imagenet" and own.weights is None:
+    if settings.net.weights_are_a_file and own.weights is None:
         raise UserError(
             f'The run begins with a file of weights, and "{settings.method}" keeps some of them at each site: name the '
             f"same file as weights in this site's node config."
         )
-    return build_net(replace(settings, weights=own.weights or settings.weights), method, classes)
+    return build_net(settings.with_changes({"weights": own.weights or settings.net.weights}), method, classes)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch.func import functional_call
 
 from unseen.core.tensors import prefixed
 from unseen.nets.net import Net
+
+Found = TypeVar("Found")
 
 
 class Levels(NamedTuple):
@@ -33,14 +35,14 @@ def levels(net: Net, x: Tensor) -> Levels:
 
 
 class _Pass(nn.Module):
-    """`levels` as a module, which is what `functional_call` runs with other weights."""
+    """A function of a net and images as a module, which is what `functional_call` runs with other weights."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: Net, compute: Callable[[Net, Tensor], object]) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.compute = net, compute
 
-    def forward(self, x: Tensor) -> Levels:
-        return levels(self.net, x)
+    def forward(self, x: Tensor) -> object:
+        return self.compute(self.net, x)
 
 
 @contextmanager
@@ -57,6 +59,15 @@ def evaluating(net: Net) -> Iterator[None]:
 
 def frozen_levels(net: Net, state: Mapping[str, Tensor], x: Tensor) -> Levels:
     """`levels` of the net with `state` in place of its own, in eval mode and without gradients."""
+    return _frozen(levels, net, state, x)
+
+
+def frozen_features(net: Net, state: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """`net.features` likewise; the state need not have what features do not depend on, as the head."""
+    return _frozen(Net.features, net, state, x)
+
+
+def _frozen(compute: Callable[[Net, Tensor], Found], net: Net, state: Mapping[str, Tensor], x: Tensor) -> Found:
     with torch.no_grad(), evaluating(net):
-        found: Levels = functional_call(_Pass(net), prefixed("net.", state), (x,))
+        found: Found = functional_call(_Pass(net, compute), prefixed("net.", state), (x,))
         return found

@@ -1,0 +1,170 @@
+"""A bench: methods x targets x seeds, from a user's words to finished runs."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from unseen.bench.collect import label_of
+from unseen.bench.sweep import Job, Watching, make_jobs, sweep
+from unseen.core.errors import UserError, nearest
+from unseen.core.files import read_json, write_json
+from unseen.method import Method
+from unseen.methods import check_names
+from unseen.registry import registered
+from unseen.runs.images import store_of
+from unseen.runs.model import build_net
+from unseen.runs.planning import Experiment, listed, read_fields, read_method, read_named
+from unseen.runs.run import PlannedRun
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method of a bench."""
+
+    name: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""  # what tables call it; "": its name and fields
+    optional: bool = False  # came in by `all`: left out if it does not fit the net
+
+
+@dataclass
+class BenchPlan:
+    """The runs of a bench, seed by seed so that whole tables come first."""
+
+    runs: list[PlannedRun]
+    labels: dict[str, str]  # a method's usual label -> the one it was given
+    domains: list[str]  # of the dataset, in its order
+    left_out: dict[str, str]  # methods that do not fit the net, and why
+
+
+def plan_bench(given: Mapping[str, Any]) -> BenchPlan:
+    """`methods`, `targets`, `seeds`, `set` and the settings of a run, by their names on the command line."""
+    rest = dict(given)
+    methods, targets, seeds = rest.pop("methods", None), rest.pop("targets", None) or "all", rest.pop("seeds", None)
+    common = rest.pop("set", None) or {}
+    common = common if isinstance(common, Mapping) else read_fields(listed(common))
+    chosen = _with_fields(_with_all([_choice(word) for word in _needed(methods, "methods")]), common)
+    made = [
+        (choice, read_method(choice.name, choice.fields)) for choice in chosen
+    ]  # wrong words, before a folder is read
+    experiment = Experiment.of(rest)
+    plan = BenchPlan([], {}, list(experiment.index.domains), {})
+    kept: list[Method] = []
+    names, numbers = experiment.targets(_needed(targets, "targets")), experiment.seeds(seeds)
+    for choice, method in made:
+        first = experiment.run(method, names[0], numbers[0])
+        if choice.optional and (why := _misfit(first)):
+            plan.left_out[choice.name] = why
+            continue
+        usual = label_of(first.settings, method.about.remark)
+        plan.labels[usual] = choice.label or usual
+        kept.append(method)
+    if len(set(plan.labels.values())) < len(kept):
+        raise UserError("Two of the methods are the same, or have the same label; name each once.")
+    plan.runs = [experiment.run(method, name, seed) for seed in numbers for name in names for method in kept]
+    return plan
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """A bench as TOML: the names of the command line, with lists where that has commas."""
+    try:
+        found = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path} could not be read ({error.strerror}).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}.") from None
+    return {name.replace("-", "_"): value for name, value in found.items() if name != "about"}
+
+
+def _needed(value: Any, name: str) -> list[Any]:
+    if value is None or value in ("", []):
+        raise UserError(f"Give the {name} with --{name}, separated by commas.")
+    if not isinstance(value, (str, list, tuple)):
+        raise UserError(f"The {name} are a list of names, not {value!r}.")
+    return listed(value)
+
+
+def _choice(word: Any) -> Choice:
+    """`"fedfd:lambda2=0.02:reduce=sum"`, or a table of a TOML file: name, fields and label."""
+    if isinstance(word, Mapping):
+        if "name" not in word or set(word) - {"name", "set", "label"}:
+            raise UserError("A method in a file is a name, or a table with name and, if you like, set and label.")
+        return Choice(str(word["name"]), dict(word.get("set", {})), str(word.get("label", "")))
+    return Choice(*read_named(str(word)))
+
+
+def _with_all(choices: Sequence[Choice]) -> list[Choice]:
+    """`all` as every method that is not named beside it."""
+    named = {choice.name for choice in choices if not choice.fields}
+    rest = [Choice(name, optional=True) for name in registered() if name not in named]
+    return [one for choice in choices for one in (rest if choice.name == "all" else [choice])]
+
+
+def _with_fields(choices: Sequence[Choice], common: Mapping[str, Any]) -> list[Choice]:
+    """`--set` for every method that has the field; an error if none has."""
+    known = {choice.name: _fields(choice.name) for choice in choices}
+    for name in common:
+        if not any(name in own for own in known.values()):
+            every = sorted({field for own in known.values() for field in own})
+            raise UserError(f'None of the methods has a field "{name}".{nearest(name, every)}')
+    return [
+        Choice(
+            choice.name,
+            {**{k: v for k, v in common.items() if k in known[choice.name]}, **choice.fields},
+            choice.label,
+            choice.optional,
+        )
+        for choice in choices
+    ]
+
+
+def _fields(method: str) -> set[str]:
+    """The fields of a method's parts, with and without their part's name."""
+    known = registered()
+    if not known.keys() >= (names := {name.strip() for name in method.split("+")}):
+        check_names(method)  # says which
+    kinds = [known[name] for name in names]
+    return {word for kind in kinds for f in fields(kind) for word in (f.name, f"{kind.name}.{f.name}")}
+
+
+def _misfit(run: PlannedRun) -> str:
+    """Why a method cannot be built on the net; empty if it can."""
+    assert run.index is not None
+    try:
+        build_net(run.settings.with_changes({"weights": "none"}), run.method, len(run.index.classes))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+# --- carrying out ----------------------------------------------------------------------------------------------------
+def begin(plan: BenchPlan, out: Path, command: str = "") -> list[Job]:
+    """A directory and a job per run. The images are decoded once, here, and not by all the first runs at once."""
+    _remember(plan, out, command)
+    store_of(plan.runs[0].settings, plan.runs[0].index)
+    return make_jobs([run.settings for run in plan.runs], out)
+
+
+def carry_out(jobs: Sequence[Job], workers: int, watching: Watching, options: Sequence[str] = ()) -> list[Job]:
+    """All runs that are not finished, `workers` at once. Returns those that failed."""
+    sweep(jobs, workers, watching, options=options)
+    return [job for job in jobs if job.status == "failed"]
+
+
+def _remember(plan: BenchPlan, out: Path, command: str) -> None:
+    """bench.json: what was asked for, in what order, so that tables and the report can say so."""
+    path = out / "bench.json"
+    about = read_json(path) if path.exists() else {}
+    write_json(
+        path,
+        {
+            "commands": list(dict.fromkeys([*about.get("commands", []), *filter(None, [command])])),
+            "labels": {**about.get("labels", {}), **plan.labels},
+            "methods": list(dict.fromkeys([*about.get("methods", []), *plan.labels.values()])),
+            "targets": list(dict.fromkeys([*about.get("targets", []), *plan.domains])),
+        },
+    )

@@ -1,0 +1,126 @@
+"""The machine: its cores, memory that is kept when freed, and the kernels that compute.
+
+Nothing here happens by an import: whoever starts a run asks for it, and it then holds for this process and its children.
+
+**The same kernels on every x86-64 CPU**, so that a run has the same bits on another machine. torch, oneDNN, MKL and
+OpenBLAS look at the CPU and take the widest kernels it has. Those of AVX-512 sum in another order than those of AVX2, and
+training makes points of accuracy of the last digit: FedAvg on `digits` (unseen colour, seed 0) has 78.95 % by AVX2's and
+80.40 % by AVX-512's. x86-64 CPUs have had AVX2 for ten years, so its kernels are taken where it is. `UNSEEN_CPU=native`
+takes the CPU's own instead; docs/speed.md has what that is worth. So does bfloat16 on a CPU, which by AVX2's kernels is
+more than ten times as slow as float32.
+
+**Freed memory is kept.** glibc gives blocks over 32 MB back to the system as soon as they are freed, and a new one comes
+as untouched pages. A training step frees and asks for dozens of them: on one CPU thread, MobileNetV2 at 112 px in batches
+of 32 trains about 1.5 times as fast with this (benchmarks/allocator.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+# --- cores and memory ------------------------------------------------------------------------------------------------
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+NEVER = 2**31 - 1
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def keep_freed_memory() -> bool:
+    """For this process and its children; returns whether the C library took it: glibc does, others may not."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, NEVER)) and bool(mallopt(M_TRIM_THRESHOLD, NEVER))
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+CAPABILITY = "ATEN_CPU_CAPABILITY"  # torch's own
+SETTINGS = {
+    CAPABILITY: "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_CBWR": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",  # numpy's and scipy's; read when they are imported, the others when they first compute
+}
+# Names the variables above that were set here and not by the user: a child process may then take them back.
+OURS = "UNSEEN_CPU_VARIABLES"
+# torch's names for the kernels, the widest first, and what a CPU must have for them.
+LEVELS = {"AVX512": {"avx512vl", "avx512bw", "avx512dq", "fma"}, "AVX2": {"avx2", "fma"}}
+BFLOAT16 = {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"}  # instructions; the last is ARM's
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Which kernels compute in this process."""
+
+    asked: str  # "avx2", "native", or what the user has set ATEN_CPU_CAPABILITY to
+    used: str  # torch's word for those it has taken: DEFAULT, AVX2, AVX512, ...
+    remark: str  # what a user should know of them, in sentences; mostly empty
+
+
+def prepare_process(precision: str = "float32", device: str = "cpu") -> Kernels:
+    """Ask for the kernels of a run, before torch computes anything, and say which there are."""
+    ask_for_kernels(precision, device)
+    return kernels_used(precision, device)
+
+
+def ask_for_kernels(precision: str = "float32", device: str = "cpu") -> None:
+    """Set the variables that the libraries read, or take back those set for an earlier run; torch is not imported.
+
+    Who has set one of the variables is obeyed.
+    """
+    for name in os.environ.pop(OURS, "").split():
+        if os.environ.get(name) == SETTINGS.get(name):  # else the user has changed it since
+            os.environ.pop(name, None)
+    if os.environ.get("UNSEEN_CPU") == "native" or _by_bfloat16(precision, device) or "avx2" not in _flags():
+        return
+    missing = [name for name in SETTINGS if name not in os.environ]
+    os.environ.update({name: SETTINGS[name] for name in missing})
+    if missing:
+        os.environ[OURS] = " ".join(missing)
+
+
+def kernels_used(precision: str = "float32", device: str = "cpu") -> Kernels:
+    """The kernels that torch computes by; after this call it has chosen them for good."""
+    import torch
+
+    used = torch.backends.cpu.get_cpu_capability()
+    asked = os.environ.get(CAPABILITY, "native")
+    flags, remarks = _flags(), []
+    expected = _native(flags) if asked == "native" else "AVX2" if asked == "avx2" and "avx2" in flags else ""
+    if expected and used != expected:
+        remarks.append(
+            f"{expected}'s kernels were asked for too late: torch had computed before in this process and keeps "
+            f"{used}'s, so the numbers may differ in the last digits; start the run in a new process."
+        )
+    if _by_bfloat16(precision, device) and flags and not flags & BFLOAT16:
+        remarks.append("This CPU has no bfloat16 instructions: float32 is faster on it.")
+    return Kernels(asked, used, " ".join(remarks))
+
+
+def _by_bfloat16(precision: str, device: str) -> bool:
+    return precision == "bfloat16" and device.partition(":")[0] == "cpu"
+
+
+def _native(flags: frozenset[str]) -> str:
+    """What torch takes on this CPU by itself; empty where it is not known."""
+    if platform.machine() not in ("x86_64", "AMD64") or not flags:
+        return ""
+    return next((name for name, needed in LEVELS.items() if needed <= flags), "DEFAULT")
+
+
+def _flags() -> frozenset[str]:
+    """What the CPU can do, as Linux names it; nothing on other systems, where nothing is changed."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    found = (line.partition(":")[2] for line in text.splitlines() if line.startswith(("flags", "Features")))
+    return frozenset(next(found, "").split())

@@ -1,0 +1,8 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def megabytes(size: float) -> str:
+    """2.31 MB, or kB where that says more."""
+    return "0" if size == 0 else f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.2f} kB"

@@ -1,0 +1,153 @@
+"""What a run writes down of itself, as dataclasses. The only file that spells the keys of its JSON.
+
+results.jsonl has a `RoundLine` per round, result.json one `RunResult`, evaluations.jsonl an `EvaluationLine` per
+inference rule. Files of older versions are read: what they lack has its default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from unseen.core.errors import UserError
+from unseen.runs.settings import Settings, tree_of
+
+VERSION = 2
+PEEKS = "PEEKS"
+PEEKING = f"oracle: {PEEKS}"  # stands beside every number that was chosen by looking at the unseen domain
+
+
+def number(value: float) -> float | None:
+    """JSON has no nan: what was not measured is null."""
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class ClientScore:
+    """A model on one client's validation images."""
+
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The aggregated model of one round on all clients' validation images."""
+
+    round: int
+    accuracy: float | None
+    clients: dict[str, ClientScore] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class UnseenScore:
+    """The aggregated model of one round on the unseen domain."""
+
+    round: int
+    accuracy: float | None
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class RoundLine:
+    """One round. `validation` is of the round before: it came with this round's replies."""
+
+    round: int
+    loss: float | None
+    clients: dict[str, dict[str, float]] = field(default_factory=dict)  # the metrics of those that trained
+    bytes_up: dict[str, int] = field(default_factory=dict)
+    bytes_down: dict[str, int] = field(default_factory=dict)
+    validation: Validation | None = None
+    unseen: UnseenScore | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None or name == "loss"}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RoundLine:
+        known = {f.name for f in fields(cls)} - {"validation", "unseen"}
+        return cls(
+            **{name: value[name] for name in known if name in value},
+            validation=_validation(value.get("validation")),
+            unseen=tree_of(UnseenScore, value["unseen"]) if value.get("unseen") else None,
+        )
+
+
+@dataclass(frozen=True)
+class EvaluationLine:
+    """A finished run's model on its unseen domain by an inference rule."""
+
+    rule: str  # its label: `tbn (batch=1)`
+    accuracy: float | None
+    loss: float | None
+    examples: int
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a finished run found. Accuracies are fractions; None where nothing was measured."""
+
+    method: str
+    data: str
+    target: str
+    seed: int
+    protocol: str
+    accuracy: float | None  # on the unseen domain, of the selected model
+    in_domain_accuracy: float | None  # on the sources' validation images, of the same model
+    selected_round: int
+    rounds: int
+    selection: str
+    version: int = VERSION
+    fields: dict[str, Any] = field(default_factory=dict)
+    backbone: str = ""
+    engine: str = "local"
+    loss: float | None = None
+    in_domain: dict[str, float] = field(default_factory=dict)
+    selection_words: str = ""
+    peeks: bool = False
+    bytes_up: float = 0.0  # per client and round
+    bytes_down: float = 0.0
+    bytes_up_statistics: float = 0.0
+    bytes_down_statistics: float = 0.0
+    parameters: int = 0
+    clients: int = 0
+    seconds: float = 0.0
+    kernels: str = ""  # what the CPU really computed with
+    kernels_remark: str = ""  # where that is not what was asked for
+    beyond_weights: str = ""  # what was sent beyond the model's weights, in words; "" for nothing
+    remark: str = ""  # how the method differs from the published one, in its own words
+    ledger: str = ""  # the ledger's sentence
+    validation_last: Validation | None = None
+
+    @property
+    def mark(self) -> str:
+        """` (oracle: PEEKS)` where the unseen domain chose the model, to be put behind a number."""
+        return f" ({PEEKING})" if self.peeks else ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RunResult:
+        if value.get("version", 1) > VERSION:
+            raise UserError("This result is of a newer unseen; install that one to read it.")
+        known = {f.name for f in fields(cls)} - {"validation_last"}
+        return cls(
+            **{name: value[name] for name in known if name in value},
+            validation_last=_validation(value.get("validation_last")),
+        )
+
+
+def _validation(value: Mapping[str, Any] | None) -> Validation | None:
+    if not value:
+        return None
+    clients = {client: tree_of(ClientScore, score) for client, score in value.get("clients", {}).items()}
+    return Validation(value["round"], value["accuracy"], clients)
+
+
+def mark_of(settings: Settings) -> str:
+    """As `RunResult.mark`, of a run that has no result yet."""
+    return f" ({PEEKING})" if settings.plan.server_selection == "oracle" else ""

@@ -1,0 +1,177 @@
+"""The machine: imports leave the process alone; a run asks for kernels, in time or with a remark; children inherit it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from unseen.core import platform
+from unseen.core.platform import OURS, SETTINGS
+
+needs_avx2 = pytest.mark.skipif(
+    "avx2" not in platform._flags(), reason="this CPU has no AVX2, or is not known to have it"
+)
+needs_avx512 = pytest.mark.skipif(platform._native(platform._flags()) != "AVX512", reason="this CPU has no AVX-512")
+
+PREPARE = "from unseen.core.platform import prepare_process; "
+COMPUTE = "import torch; torch.rand(3) @ torch.rand(3); "
+CAPABILITY = "torch.backends.cpu.get_cpu_capability()"
+
+
+def python(code: str, **variables: str) -> str:
+    """What a new process prints, whose user has set these variables and no others of ours."""
+    own = {name: value for name, value in os.environ.items() if name not in {*SETTINGS, OURS, "UNSEEN_CPU"}}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**own, **variables})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """This process as if nobody had asked for anything; as it was afterwards."""
+    for name in (*SETTINGS, OURS, "UNSEEN_CPU"):
+        monkeypatch.setenv(name, "")  # remembered, so that it is put back whatever happens in between
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(platform, "_flags", lambda: frozenset({"avx2", "fma"}))
+    return monkeypatch
+
+
+def asked() -> dict[str, str]:
+    return {name: os.environ[name] for name in SETTINGS if name in os.environ}
+
+
+# --- imports ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("module", ["unseen", "unseen.nets", "unseen.nets.backbones", "unseen.api", "unseen.cli"])
+def test_an_import_changes_neither_environment_nor_torchvision(module: str) -> None:
+    code = (
+        "import os, sys, torch, numpy\n"  # what these do themselves is not ours
+        "before = dict(os.environ)\n"
+        f"import {module}\n"
+        "assert dict(os.environ) == before, {k: v for k, v in os.environ.items() if before.get(k) != v}\n"
+        "assert not [name for name in sys.modules if name.split('.')[0] in ('timm', 'torchvision')]\n"
+        "print(hasattr(torch.ops.torchvision, 'nms'))\n"
+    )
+    assert python(code) == "False"
+
+
+@needs_avx2
+def test_no_import_makes_torch_choose_its_kernels() -> None:
+    code = "import unseen.api, unseen.registry, os, torch; unseen.registry.registered(); "
+    assert python(f"{code}os.environ['ATEN_CPU_CAPABILITY'] = 'default'; print({CAPABILITY})") == "DEFAULT"
+
+
+# --- asking ----------------------------------------------------------------------------------------------------------
+@needs_avx2
+def test_torch_takes_avx2s_kernels_also_if_it_was_imported_first() -> None:
+    for first in ("", "import torch; "):
+        assert python(f"{first}{PREPARE}print(prepare_process())") == "Kernels(asked='avx2', used='AVX2', remark='')"
+    assert python(f"{PREPARE}prepare_process(); {COMPUTE}print({CAPABILITY})") == "AVX2"
+
+
+@needs_avx2
+def test_who_asks_for_others_gets_them() -> None:
+    show = f"{PREPARE}k = prepare_process(); print(k.asked, k.used, k.remark)"
+    assert python(show, ATEN_CPU_CAPABILITY="default") == "default DEFAULT"
+    native = python(f"import torch; print({CAPABILITY})")
+    assert python(show, UNSEEN_CPU="native") == f"native {native}"
+    assert (
+        python(f"{PREPARE}import os; prepare_process(); print(os.environ['MKL_CBWR'])", MKL_CBWR="SSE4_2") == "SSE4_2"
+    )
+
+
+@needs_avx2
+def test_torch_that_computed_before_is_told_of() -> None:
+    """A torch that has chosen plain kernels stands for one that has chosen AVX-512's, which not every CPU has."""
+    code = (
+        f"import os; os.environ['ATEN_CPU_CAPABILITY'] = 'default'; {COMPUTE}del os.environ['ATEN_CPU_CAPABILITY']\n"
+        f"{PREPARE}k = prepare_process(); print(k.asked, k.used, k.remark)"
+    )
+    said = python(code)
+    assert said.startswith("avx2 DEFAULT AVX2's kernels were asked for too late: torch had computed before"), said
+
+
+@needs_avx512
+def test_torch_that_computed_before_by_avx512_is_told_of() -> None:
+    said = python(f"{COMPUTE}{PREPARE}k = prepare_process(); print(k.asked, k.used, k.remark)")
+    assert said.startswith("avx2 AVX512 AVX2's kernels were asked for too late"), said
+    said = python(f"{PREPARE}prepare_process(); k = prepare_process('bfloat16'); print(k.asked, k.used, k.remark)")
+    assert said.startswith("native AVX2 AVX512's kernels were asked for too late"), said
+
+
+def test_another_kind_of_cpu_is_left_alone(clean: pytest.MonkeyPatch) -> None:
+    for flags in (frozenset(), frozenset({"asimd", "bf16"})):
+        clean.setattr(platform, "_flags", lambda flags=flags: flags)
+        platform.ask_for_kernels()
+        assert not asked() and OURS not in os.environ
+
+
+def test_asking_does_not_import_torch() -> None:
+    code = (
+        "import sys; from unseen.core.platform import ask_for_kernels; ask_for_kernels(); print('torch' in sys.modules)"
+    )
+    assert python(code) == "False"
+
+
+# --- bfloat16 --------------------------------------------------------------------------------------------------------
+def test_bfloat16_on_a_cpu_takes_back_what_was_set_for_another_run(clean: pytest.MonkeyPatch) -> None:
+    platform.ask_for_kernels()
+    assert asked() == SETTINGS
+    platform.ask_for_kernels("bfloat16", "cpu")
+    assert not asked() and OURS not in os.environ
+    platform.ask_for_kernels("bfloat16", "cuda:0")
+    assert asked() == SETTINGS
+
+
+def test_bfloat16_leaves_what_the_user_has_set(clean: pytest.MonkeyPatch) -> None:
+    clean.setenv("MKL_CBWR", "AVX2")  # as we would have
+    platform.ask_for_kernels()
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "SSE41"  # set by the user since
+    platform.ask_for_kernels("bfloat16", "cpu")
+    assert asked() == {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+
+
+def test_bfloat16_without_instructions_for_it_is_remarked(clean: pytest.MonkeyPatch) -> None:
+    sentence = "This CPU has no bfloat16 instructions: float32 is faster on it."
+    for flags, said in (({"avx2"}, True), ({"avx2", "avx512_bf16"}, False), ({"asimd", "bf16"}, False), (set(), False)):
+        clean.setattr(platform, "_flags", lambda flags=flags: frozenset(flags))
+        assert platform.kernels_used("bfloat16", "cpu").remark.endswith(sentence) == said, flags
+        assert sentence not in platform.kernels_used("bfloat16", "cuda").remark
+        assert sentence not in platform.kernels_used().remark
+
+
+# --- children --------------------------------------------------------------------------------------------------------
+@needs_avx2
+def test_a_child_has_its_parents_kernels_and_may_take_them_back() -> None:
+    """As a sweep does it: the parent asks, a child asks again for its own run."""
+    native = python(f"import torch; print({CAPABILITY})")
+    for run, expected in (("", "avx2 AVX2"), ("'bfloat16'", f"native {native}")):
+        child = f"{PREPARE}k = prepare_process({run}); print(k.asked, k.used)"
+        parent = (
+            f"{PREPARE}import subprocess, sys; prepare_process(); subprocess.run([sys.executable, '-c', {child!r}])"
+        )
+        assert python(parent) == expected
+    assert python(f"{PREPARE}import subprocess, sys; prepare_process(); subprocess.run([sys.executable, '-c', "
+                  f"'import torch; print({CAPABILITY})'])") == "AVX2"  # fmt: skip
+
+
+@needs_avx2
+def test_a_forked_process_has_its_parents_kernels() -> None:
+    code = (
+        f"{PREPARE}import multiprocessing, torch\n"
+        "prepare_process()\n"
+        "child = multiprocessing.get_context('fork').Process(target=lambda: print(torch.rand(3).shape[0], "
+        f"{CAPABILITY}, flush=True))\n"
+        "child.start(); child.join()\n"
+    )
+    assert python(code) == "3 AVX2"
+
+
+def test_cores_are_those_this_process_may_use() -> None:
+    one = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    code = f"import os; from unseen.core.platform import cores; {one}; print(cores())"
+    if hasattr(os, "sched_setaffinity"):
+        assert python(code) == "1"
+    assert platform.cores() >= 1
