@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from unseen.bench import published
 from unseen.bench.published import SYSTEMS, TABLES, PaperTable, beside
 from unseen.data.catalog import CATALOG
 
@@ -57,3 +61,11 @@ def test_under_another_protocol_one_table_serves_the_column_and_says_so() -> Non
     assert found["stablefdg"].source.startswith("StableFDG")
     assert all("not to be compared" in number.note for number in found.values())
     assert "not to be compared" not in beside("pacs", "fedfd", ["fedavg"])["fedavg"].note
+
+
+def test_every_file_is_read_and_not_before_a_table_is_wanted() -> None:
+    files = Path(published.__file__).parent.glob("*.toml")
+    assert sorted(file.stem for file in files) == sorted(published.PAPERS)
+    code = "from unseen.bench.published import TABLES as t; print('_read' in vars(t), len(t), '_read' in vars(t))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", str(len(TABLES)), "True"]
