@@ -61,6 +61,7 @@ class Plan:
 
     rounds: int = option(10, "Rounds.", panel=BUDGET, least=1)
     batch_size: int = option(32, "Images per step; BatchNorm needs two.", panel=BUDGET, least=2)
+    keep_last: bool = option(False, "Train also on the images that are left over in an epoch.", panel=BUDGET)
     optimizer: OptimizerPlan = field(default_factory=OptimizerPlan)
     seed: int = 0
     local_epochs: int | None = option(1, "Local epochs per round.", panel=BUDGET, least=1)

@@ -128,21 +128,33 @@ class ClientRunner:
     def _batches(self, work: Work) -> Iterator[Batch]:
         """The round's batches. Order and augmentation have generators of their own, so all methods see the same images."""
         plan, images = self.plan, work.site.train
-        per_epoch = len(images) // plan.batch_size
-        if per_epoch == 0:
+        if len(images) < 2:
             raise UserError(
-                f'The client "{work.client}" has {len(images)} training images, fewer than one batch of {plan.batch_size}; '
-                f"give a smaller --batch-size or fewer clients."
+                f'The client "{work.client}" has too few training images ({len(images)}); a step needs at least two.'
             )
-        work.steps = plan.local_steps if plan.local_steps is not None else per_epoch * (plan.local_epochs or 1)
+        cuts = epoch_cuts(len(images), plan)
+        work.steps = plan.local_steps if plan.local_steps is not None else len(cuts) * (plan.local_epochs or 1)
         shuffle = torch_generator(plan.seed, round=work.round, client=work.client, purpose="order")
         dice = torch_generator(plan.seed, round=work.round, client=work.client, purpose="augment")
         for step in range(work.steps):
-            work.step, (work.epoch, position) = step, divmod(step, per_epoch)
+            work.step, (work.epoch, position) = step, divmod(step, len(cuts))
             if position == 0:
                 order = torch.randperm(len(images), generator=shuffle)
-            rows = order[position * plan.batch_size : (position + 1) * plan.batch_size]
+            rows = order[cuts[position]]
             yield self._fetch(work.site, rows, dice)
+
+
+def epoch_cuts(images: int, plan: Plan) -> list[slice]:
+    """The batches of an epoch, as slices of its order. A client with less than a batch has one of all its images."""
+    size = min(plan.batch_size, images)
+    whole = images // size
+    cuts = [slice(size * number, size * (number + 1)) for number in range(whole)]
+    rest = images - size * whole
+    if plan.keep_last and rest == 1:  # no batch of one: BatchNorm needs two, so the image joins the batch before
+        cuts[-1] = slice(cuts[-1].start, images)
+    elif plan.keep_last and rest:
+        cuts.append(slice(size * whole, images))
+    return cuts
 
 
 class _Best:

@@ -58,13 +58,14 @@ FEDFD_VIT = Protocol(
 
 GPERXAN = Protocol(
     name="gperxan",
-    about="gPerXAN, Sec. 4.1: ResNet-50, one client per domain, 100 rounds of one epoch",
+    about="gPerXAN, Sec. 4.2: ResNet-50, one client per domain, 100 rounds of one epoch",
     data=DataSettings(name="pacs", image_size=224, validation=0.1),
     net=NetSettings(backbone="resnet50", weights="imagenet"),
     plan=Plan(
         rounds=100,
         local_epochs=1,
         batch_size=32,
+        keep_last=True,
         optimizer=OptimizerPlan(lr=0.002, momentum=0.9, weight_decay=0.0005, schedule="cosine", persist=True),
         augmentation="gperxan",
     ),
@@ -74,7 +75,7 @@ GPERXAN = Protocol(
 GPERXAN_CAMELYON17 = replace(
     GPERXAN,
     name="gperxan-camelyon17",
-    about="gPerXAN, Table 3: DenseNet-121 at 96 px, one client per hospital, 100 rounds of one epoch",
+    about="gPerXAN, Sec. 4.2 and Table 3: DenseNet-121 at 96 px, one client per hospital, 100 rounds of one epoch",
     data=replace(GPERXAN.data, name="camelyon17", image_size=96, validation=0.2),
     net=replace(GPERXAN.net, backbone="densenet121"),
 )
