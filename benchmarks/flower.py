@@ -11,7 +11,6 @@ import argparse
 import os
 import tempfile
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median

@@ -16,6 +16,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unseen.api import bench as bench
+    from unseen.api import evaluate as evaluate
+    from unseen.api import predict as predict
+    from unseen.api import report as report
     from unseen.api import run as run
     from unseen.core.errors import UserError as UserError
     from unseen.core.plan import Plan as Plan
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from unseen.core.types import Share as Share
     from unseen.core.types import Work as Work
     from unseen.method import Method as Method
+    from unseen.method import Traits as Traits
     from unseen.method import compose as compose
     from unseen.nets.net import Net as Net
     from unseen.registry import register as register
@@ -35,13 +40,12 @@ if TYPE_CHECKING:
     __version__: str
 
 _WHERE = {
-    "run": "unseen.api",
+    **dict.fromkeys(("run", "bench", "evaluate", "predict", "report"), "unseen.api"),
     "Result": "unseen.runs.run",
     "Trained": "unseen.runs.model",
     "load_trained": "unseen.runs.model",
     "UserError": "unseen.core.errors",
-    "Method": "unseen.method",
-    "compose": "unseen.method",
+    **dict.fromkeys(("Method", "Traits", "compose"), "unseen.method"),
     "register": "unseen.registry",
     "Net": "unseen.nets.net",
     "Plan": "unseen.core.plan",

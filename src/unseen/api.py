@@ -1,10 +1,10 @@
 """Everything the command line does, from Python, in the words of the command line.
 
-unseen.run(data="digits", target="street", method="fedavg", rounds=3)
-unseen.bench(data="digits", methods="fedavg,fedfd-a", targets="all", seeds="0-2", out="bench")
-unseen.evaluate("bench", inference="iabn,tbn:batch=1")
-unseen.report("bench")
-unseen.predict("bench/digits-street-fedavg-s0-1a2b3c4d", "photos")
+    unseen.run(data="digits", target="street", method="fedavg", rounds=3)
+    unseen.bench(data="digits", methods="fedavg,fedfd-a", targets="all", seeds="0-2", out="bench")
+    unseen.evaluate("bench", inference="iabn,tbn:batch=1")
+    unseen.report("bench")
+    unseen.predict("bench/digits-street-fedavg-s0-1a2b3c4d", "photos")
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unseen.bench import grid
-from unseen.bench.collect import Collection, collect
-from unseen.bench.inference import Inference, evaluate_run, read_rules
-from unseen.bench.sweep import Watching
 from unseen.core.errors import UserError, unknown
 from unseen.core.platform import cores
 from unseen.engines.local import open_local
+from unseen.experiments import grid
+from unseen.experiments.collect import Collection, collect
+from unseen.experiments.inference import Inference, evaluate_run, read_rules
+from unseen.experiments.sweep import Watching
 from unseen.method import Method
 from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.model import Prediction, load_trained, predict_files
@@ -202,9 +202,9 @@ def report(
     said: Callable[[str], None] = lambda sentence: None,
 ) -> Path:
     """One self-contained page about all runs of a folder, and its tables beside it."""
-    from unseen.bench.insight import look_into_all
-    from unseen.report.page import write_page
-    from unseen.report.tables import write_tables
+    from unseen.experiments.insight import look_into_all
+    from unseen.reports.page import write_page
+    from unseen.reports.tables import write_tables
 
     place = Path(folder)
     collection = collect(place)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from unseen.bench.cost import measure_costs
+from unseen.experiments.cost import measure_costs
 from unseen.registry import registered
 
 
@@ -25,7 +25,7 @@ def test_bytes_and_parameters_of_a_round() -> None:
 
 def test_all_is_every_method_that_fits_and_says_who_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {name: registered()[name] for name in ("doprompt", "fedavg", "fedprox")}
-    monkeypatch.setattr("unseen.bench.cost.registered", lambda: known)
+    monkeypatch.setattr("unseen.experiments.cost.registered", lambda: known)
     said: list[str] = []
     found = measure_costs(["all"], batch_size=4, steps=1, repeats=1, said=said.append)
     assert [one.method for one in found] == ["fedavg", "fedprox"]

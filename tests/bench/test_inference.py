@@ -8,9 +8,9 @@ from torch import Tensor
 
 from tests.small_runs import settings
 from tests.tiny_work import batch, random_images, tiny_net
-from unseen.bench.inference import Predictor, inference_of, score
 from unseen.core.errors import UserError
 from unseen.core.seeding import torch_generator
+from unseen.experiments.inference import Predictor, inference_of, score
 from unseen.nets.norms.layers import StatNorm2d, make_pluggable
 from unseen.nets.norms.rules import InstanceRule, Interpolated, ruled
 from unseen.registry import parse

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.small_runs import run_local, settings
-from unseen.bench.insight import insight_of, look_into
+from unseen.experiments.insight import insight_of, look_into
 from unseen.runs.directory import RunDirectory
 
 

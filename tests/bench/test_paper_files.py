@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unseen.bench.grid import plan_bench, read_file
-from unseen.bench.published import TABLES
 from unseen.data.catalog import CATALOG, load_index
 from unseen.data.domains import DomainIndex
 from unseen.data.split import partition
+from unseen.experiments.grid import plan_bench, read_file
+from unseen.experiments.published import TABLES
 from unseen.runs import images, planning
 from unseen.runs.protocols import protocol_named
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from unseen.bench import published
-from unseen.bench.published import SYSTEMS, TABLES, PaperTable, beside
 from unseen.data.catalog import CATALOG
+from unseen.experiments import published
+from unseen.experiments.published import SYSTEMS, TABLES, PaperTable, beside
 
 NOT_DOMAINS = {"parameters", "training", "inference", "megabytes", "seconds", "in-domain"}
 # Rows whose printed average is not that of their printed columns, by more than rounding.
@@ -66,6 +66,6 @@ def test_under_another_protocol_one_table_serves_the_column_and_says_so() -> Non
 def test_every_file_is_read_and_not_before_a_table_is_wanted() -> None:
     files = Path(published.__file__).parent.glob("*.toml")
     assert sorted(file.stem for file in files) == sorted(published.PAPERS)
-    code = "from unseen.bench.published import TABLES as t; print('_read' in vars(t), len(t), '_read' in vars(t))"
+    code = "from unseen.experiments.published import TABLES as t; print('_read' in vars(t), len(t), '_read' in vars(t))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", str(len(TABLES)), "True"]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from unseen.bench.collect import collect, label_of
-from unseen.bench.grid import plan_bench, read_file
 from unseen.cli import app
 from unseen.core.errors import UserError
+from unseen.experiments.collect import collect, label_of
+from unseen.experiments.grid import plan_bench, read_file
 from unseen.registry import registered
 
 

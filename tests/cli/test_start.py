@@ -64,7 +64,7 @@ def test_every_word_is_read_once(command: str, tmp_path: Path, monkeypatch: pyte
         words = ["run", "--target", "street", "--method", "fedprox", "--workers", "1", *tiny]
         expected = {"parse": 1, "load_index": 1, "directory_for": 1, "content_of": 1}
     else:
-        monkeypatch.setattr("unseen.bench.grid.sweep", lambda *_, **__: None)  # planning only
+        monkeypatch.setattr("unseen.experiments.grid.sweep", lambda *_, **__: None)  # planning only
         words = ["bench", "--methods", "fedavg,fedprox,fedbn", "--targets", "street", *tiny]
         expected = {"parse": 3, "load_index": 1, "directory_for": 3, "content_of": 1}
     assert CliRunner().invoke(app, words).exit_code == 0

@@ -106,7 +106,7 @@ def _result(chosen: Settings, accuracy: float, sends: bool) -> RunResult:
 
 
 def invent_insight(run: RunDirectory, method: str) -> None:
-    """Random images and places in the form that `unseen.bench.insight` writes."""
+    """Random images and places in the form that `unseen.experiments.insight` writes."""
     rng = torch.Generator().manual_seed(0)
     count, shown, classes = 90, 8, 10
     tensors = {

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.report.runs import invent
-from unseen.bench.collect import collect
-from unseen.bench.insight import FILE
-from unseen.bench.published import TABLES
 from unseen.core.files import read_tensors, write_json, write_tensors
-from unseen.report.page import write_page
+from unseen.experiments.collect import collect
+from unseen.experiments.insight import FILE
+from unseen.experiments.published import TABLES
+from unseen.reports.page import write_page
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None

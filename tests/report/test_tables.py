@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from tests.report.runs import invent
-from unseen.bench.collect import collect
-from unseen.report.tables import (
+from unseen.experiments.collect import collect
+from unseen.reports.tables import (
     accuracy_grid,
     comma_separated,
     cost_grid,

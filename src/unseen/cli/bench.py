@@ -20,8 +20,8 @@ from unseen.cli.screen import budget, duration, errors, percent, results
 from unseen.core.plan import HOW
 
 if TYPE_CHECKING:
-    from unseen.bench.grid import BenchPlan
-    from unseen.bench.sweep import Job
+    from unseen.experiments.grid import BenchPlan
+    from unseen.experiments.sweep import Job
 
 EXAMPLE = (
     "Example: unseen bench --data digits --methods fedavg,silobn,fedfd,fedfd-a --targets all --seeds 0-2 --workers 2 "
@@ -77,7 +77,7 @@ def bench(
     The same command again goes on where it was stopped. More methods or seeds later run only what is new.
     """
     from unseen.api import check_workers, spare_workers
-    from unseen.bench import grid
+    from unseen.experiments import grid
     from unseen.runs.recorders import check_recorders
 
     given: dict[str, Any] = {
@@ -127,8 +127,8 @@ def bench(
 
 
 def _print_tables(planned: BenchPlan, folder: Path, baseline: str | None) -> None:
-    from unseen.bench.collect import collect, condition_of
-    from unseen.report.tables import accuracy_grid, statistics_grid, terminal, write_tables
+    from unseen.experiments.collect import collect, condition_of
+    from unseen.reports.tables import accuracy_grid, statistics_grid, terminal, write_tables
 
     collection, console = collect(folder), results()
     condition = condition_of(planned.runs[0].settings)
@@ -169,7 +169,7 @@ class PlainBoard:
         return f"{done} of {len(self.jobs)} runs done, {self.left()}"
 
     def left(self) -> str:
-        from unseen.bench.sweep import time_left
+        from unseen.experiments.sweep import time_left
 
         seconds = time_left(self.jobs, self.workers)
         return "time left not known yet" if seconds is None else f"{duration(seconds)} left"
@@ -226,7 +226,7 @@ def board(jobs: Sequence[Job], workers: int) -> PlainBoard:
 
 
 def _name(job: Job) -> str:
-    from unseen.bench.collect import label_of
+    from unseen.experiments.collect import label_of
 
     return f"{label_of(job.settings)}, unseen {job.settings.target}, seed {job.settings.seed}"
 

@@ -12,7 +12,7 @@ from unseen.cli.screen import Pace, errors, percent, results
 from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
-    from unseen.bench.inference import Inference
+    from unseen.experiments.inference import Inference
     from unseen.runs.directory import RunDirectory
 
 EXAMPLE = (
@@ -45,7 +45,7 @@ def evaluate(
     The same command again goes on where it was stopped.
     """
     from unseen.api import runs_to_evaluate, to_evaluate
-    from unseen.bench.inference import evaluate_run, read_rules
+    from unseen.experiments.inference import evaluate_run, read_rules
     from unseen.runs.planning import find_device, listed, read_fields
 
     rules = read_rules(inference, read_fields(field or []))  # a wrong word is said before a model is read
@@ -96,8 +96,8 @@ def _print_run(run: RunDirectory, rules: Sequence[Inference]) -> None:
 
 
 def _print_tables(folder: Path) -> None:
-    from unseen.bench.collect import collect
-    from unseen.report.tables import inference_grid, terminal, write_tables
+    from unseen.experiments.collect import collect
+    from unseen.reports.tables import inference_grid, terminal, write_tables
 
     collection = collect(folder)
     for group in collection.groups:

@@ -27,8 +27,8 @@ def report(
 ) -> None:
     """Write one self-contained page about all runs of a folder, and its tables as Markdown, CSV and LaTeX."""
     from unseen.api import report as written
-    from unseen.bench.collect import collect
-    from unseen.report.tables import grids, terminal, write_tables
+    from unseen.experiments.collect import collect
+    from unseen.reports.tables import grids, terminal, write_tables
 
     console = results()
     if tables:
@@ -62,7 +62,7 @@ def cost(
     repeats: Annotated[int, typer.Option(help="Measurements; the fastest counts.")] = 5,
 ) -> None:
     """Parameters, bytes per round, and step and inference time as ratios to FedAvg, measured side by side."""
-    from unseen.bench.cost import measure_costs
+    from unseen.experiments.cost import measure_costs
     from unseen.nets.backbones import usual_image_size
 
     names = [name.strip() for name in methods.split(",") if name.strip()]

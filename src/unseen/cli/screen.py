@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from unseen.runs.results import PEEKS, RoundLine, mark_of
+from unseen.core.words import PEEKS
+from unseen.runs.results import RoundLine, mark_of
 
 if TYPE_CHECKING:
     from unseen.core.plan import Plan

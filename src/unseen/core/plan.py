@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from unseen.core.options import option
+from unseen.core.words import PEEKS
 
 BUDGET, OPTIMIZER, SELECTION, HOW = "Budget", "Optimizer", "Selection and testing", "How"
 
@@ -74,7 +75,7 @@ class Plan:
         20, "With best: local steps between two looks at the local validation images.", panel=SELECTION, least=1
     )
     server_selection: Literal["last", "validation", "oracle"] = option(
-        "validation", "Round to keep: validation, last, or oracle (PEEKS at the unseen domain).", panel=SELECTION
+        "validation", f"Round to keep: validation, last, or oracle ({PEEKS} at the unseen domain).", panel=SELECTION
     )
     validation_mean: Literal["clients", "examples"] = option(
         "clients", "Validation over clients (plain mean) or examples (by images).", panel=SELECTION

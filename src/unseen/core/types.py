@@ -46,7 +46,7 @@ class Order:
 
     kind: Kind
     round: int
-    state: Tensors
+    state: Tensors  # nothing: the model that came with the survey of the same round
     brief: Tensors = field(default_factory=dict)  # what the method wrote for this client alone
     evaluate: bool = False  # also measure the received evaluation model on the client's validation images
 
@@ -129,6 +129,9 @@ class Work:
     epoch: int = 0  # local epoch, from 0
     step: int = 0  # local step, from 0
     steps: int = 0  # local steps in this round
+    rows: Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.int64)
+    )  # of this step's images in site.train
     optimizers: MutableMapping[str, torch.optim.Optimizer] = field(default_factory=dict)  # "main" is all parts'
     notes: dict[str, list[float]] = field(default_factory=dict)  # numbers of this round, averaged into the reply
     scratch: MutableMapping[str, object] = field(default_factory=dict)  # for this order only: frozen modules, anchors

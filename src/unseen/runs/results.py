@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from unseen.core.errors import UserError
+from unseen.core.words import PEEKS
 from unseen.runs.settings import Settings, tree_of
 
 VERSION = 2
-PEEKS = "PEEKS"
 PEEKING = f"oracle: {PEEKS}"  # stands beside every number that was chosen by looking at the unseen domain
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unseen.core.types import Tensors
+from unseen.core.words import PEEKS
 
 Rule = Literal["last", "validation", "oracle"]
 
 WORDS: dict[str, str] = {
     "last": "the last round",
     "validation": "best mean validation accuracy of the source clients",
-    "oracle": "best accuracy on the target itself (PEEKS at the unseen domain)",
+    "oracle": f"best accuracy on the target itself ({PEEKS} at the unseen domain)",
 }
 
 

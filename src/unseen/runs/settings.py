@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from unseen.core.errors import UserError
 from unseen.core.options import changed, option, options_of, read_changes, value_of
@@ -50,7 +50,7 @@ class DataSettings:
 class NetSettings:
     """Which network, and what it begins with."""
 
-    backbone: str = option("convnet", "convnet, alexnet, alexnet_bn or a name of timm's.", panel=NET)
+    backbone: str = option("convnet", "convnet, convnet_dg, alexnet, alexnet_bn or a name of timm's.", panel=NET)
     bottleneck: int | None = option(None, "Width of a layer before the head, or none.", panel=NET, least=1, most=65536)
     weights: str = option("none", "none, imagenet, or a .safetensors file.", panel=NET)
     content: str = ""  # a digest of the file of weights: the same path with other weights is another run
@@ -83,7 +83,7 @@ class Settings:
     net: NetSettings = field(default_factory=NetSettings)
     plan: Plan = field(default_factory=Plan)
     fields: dict[str, Any] = field(default_factory=dict)  # the method's fields that differ from their defaults
-    engine: Literal["local", "flower"] = option("local", "What carries the orders: local or flower.", panel=HOW)
+    engine: str = option("local", "What carries the orders: local or flower.", panel=HOW)
 
     @property
     def seed(self) -> int:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from unseen.bench.collect import label_of
-from unseen.bench.sweep import Job, Watching, make_jobs, sweep
 from unseen.core.errors import UserError, nearest
 from unseen.core.files import read_json, write_json
+from unseen.experiments.collect import label_of
+from unseen.experiments.sweep import Job, Watching, make_jobs, sweep
 from unseen.method import Method
 from unseen.methods import check_names
 from unseen.registry import registered

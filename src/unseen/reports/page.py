@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from unseen.bench.collect import Collection, Group, Row
-from unseen.bench.insight import insight_of
-from unseen.bench.statistics import summarise
 from unseen.core.files import atomic
 from unseen.core.words import megabytes
-from unseen.report import figures
-from unseen.report.figures import Series, text
-from unseen.report.style import SCRIPT, STYLE
-from unseen.report.tables import (
+from unseen.experiments.collect import Collection, Group, Row
+from unseen.experiments.insight import insight_of
+from unseen.experiments.statistics import summarise
+from unseen.reports import figures
+from unseen.reports.figures import Series, text
+from unseen.reports.style import SCRIPT, STYLE
+from unseen.reports.tables import (
     Entry,
     Grid,
     accuracy_grid,

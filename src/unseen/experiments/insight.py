@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.bench.collect import Collection
 from unseen.core.errors import UserError
 from unseen.core.files import write_tensors
 from unseen.core.seeding import numpy_generator
 from unseen.core.types import Tensors
 from unseen.data.split import partition
 from unseen.data.store import Store
+from unseen.experiments.collect import Collection
 from unseen.federation.measure import EVALUATION_BATCH
 from unseen.nets.net import Net
 from unseen.runs.directory import RunDirectory

@@ -12,11 +12,11 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from unseen.bench.collect import Collection, Group, Row
-from unseen.bench.published import TABLES, PaperTable, Published, beside
-from unseen.bench.statistics import Summary, average_over_targets, summarise
 from unseen.core.files import atomic
 from unseen.core.words import megabytes
+from unseen.experiments.collect import Collection, Group, Row
+from unseen.experiments.published import TABLES, PaperTable, Published, beside
+from unseen.experiments.statistics import Summary, average_over_targets, summarise
 
 
 @dataclass(frozen=True)

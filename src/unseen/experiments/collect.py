@@ -11,7 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unseen.bench.statistics import (
+from unseen.core.files import read_json
+from unseen.core.options import options_of, value_of
+from unseen.data.catalog import CATALOG
+from unseen.experiments.statistics import (
     Cell,
     Comparison,
     Summary,
@@ -20,9 +23,6 @@ from unseen.bench.statistics import (
     compare,
     summarise,
 )
-from unseen.core.files import read_json
-from unseen.core.options import options_of, value_of
-from unseen.data.catalog import CATALOG
 from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.protocols import PROTOCOLS
 from unseen.runs.results import RunResult, mark_of
