@@ -66,10 +66,10 @@ def rule_case(name: str, x: Array, norm: nn.BatchNorm2d) -> tuple[Rule, Array, A
         for b in range(B):
             for c in range(C):
                 d = mean[b, c] - running_mean[c]
-                limit = 2 * np.sqrt(running_var[c] / pixels)
+                limit = 2 * np.sqrt((running_var[c] + EPS) / pixels)
                 new_mean[b, c] = running_mean[c] + np.sign(d) * max(abs(d) - limit, 0)
                 d = x[b, c].var(ddof=1) - running_var[c]
-                limit = 2 * running_var[c] * np.sqrt(2 / (pixels - 1))
+                limit = 2 * (running_var[c] + EPS) * np.sqrt(2 / (pixels - 1))
                 new_var[b, c] = running_var[c] + np.sign(d) * max(abs(d) - limit, 0)
         return IABN(k=2), new_mean, np.sqrt(new_var + EPS)
     assert name == "mixnorm"
@@ -101,6 +101,21 @@ def test_iabn_leaves_maps_of_one_pixel_alone() -> None:
     stat = StatNorm2d.of(norm)
     stat.rule = IABN()
     torch.testing.assert_close(stat(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_iabns_standard_errors_have_the_epsilon() -> None:
+    """Channels that never varied: their standard errors are epsilon's, so that small differences stay uncorrected."""
+    norm = nn.BatchNorm2d(1, eps=0.04).eval()
+    norm.running_var.zero_()
+    stat = StatNorm2d.of(norm)
+    x = torch.tensor([0.1, 0.3]).view(1, 1, 1, 2)
+    mean, var = 0.2, 0.02  # of the image; the running ones are 0
+    mean_error, var_error = np.sqrt(0.04 / 2), 0.04 * np.sqrt(2)
+    for k in (0.5, 1.0, 2.0):
+        stat.rule = IABN(k=k)
+        new_mean, new_var = max(mean - k * mean_error, 0), max(var - k * var_error, 0)
+        expected = (np.array([0.1, 0.3]) - new_mean) / np.sqrt(new_var + 0.04)
+        np.testing.assert_allclose(stat(x).detach().numpy().ravel(), expected, rtol=1e-5)
 
 
 def test_random_alpha_shapes() -> None:

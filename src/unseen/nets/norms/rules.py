@@ -142,8 +142,8 @@ class IABN(Rule):
     """Instance-aware BatchNorm: running statistics, corrected where an image's differ by more than k standard errors.
 
     Gong et al.: NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation. NeurIPS 2022. With L pixels
-    the standard errors of mean and variance are sqrt(var / L) and var * sqrt(2 / (L - 1)); the excess over k of them
-    (soft shrinkage) is added. Maps of `smallest` pixels or fewer are left to the running statistics.
+    the standard errors of mean and variance are sqrt(var / L) and var * sqrt(2 / (L - 1)), var with epsilon; the excess
+    over k of them (soft shrinkage) is added. Maps of `smallest` pixels or fewer are left to the running statistics.
     """
 
     def __init__(self, k: float = 4.0, smallest: int = 1) -> None:
@@ -156,8 +156,8 @@ class IABN(Rule):
         assert norm.running_mean is not None and norm.running_var is not None
         mean, var = norm.running_mean[None], norm.running_var[None]
         unbiased = var_BC * (pixels / (pixels - 1))
-        mean_error = (var / pixels).sqrt()
-        var_error = var * (2 / (pixels - 1)) ** 0.5
+        mean_error = ((var + norm.eps) / pixels).sqrt()
+        var_error = (var + norm.eps) * (2 / (pixels - 1)) ** 0.5
         return Statistics(
             mean + soft_shrink(mean_BC - mean, self.k * mean_error),
             norm.std((var + soft_shrink(unbiased - var, self.k * var_error)).clamp_min(0)),
