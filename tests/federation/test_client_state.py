@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
+from unseen.core.errors import UserError
 from unseen.federation.client_state import VERSIONS, ClientStates
 
 
@@ -36,3 +38,16 @@ def test_nothing_kept_writes_nothing_and_names_are_safe(tmp_path: Path) -> None:
     client_states.save("../b/c", 1, {"w": torch.zeros(1)}, {})
     assert [p.parent for p in tmp_path.iterdir()] == [tmp_path]
     assert "w" in client_states.load("../b/c", 2)[0]
+
+
+def test_a_model_that_came_with_a_survey_is_held_until_the_client_has_trained(tmp_path: Path) -> None:
+    client_states = ClientStates(tmp_path)
+    client_states.save("a", 1, {"own": torch.ones(1)}, {})
+    client_states.hold("a", 2, {"w": torch.tensor(1.0)})
+    client_states.hold("a", 3, {"w": torch.tensor(2.0)})  # the round before was broken off
+    assert client_states.held("a", 3)["w"].item() == 2.0
+    with pytest.raises(UserError, match="no longer has the model of round 2"):
+        client_states.held("a", 2)
+    assert client_states.load("a", 3)[0].keys() == {"own"}  # it is no version of what the client keeps
+    client_states.release("a")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["000001.safetensors"]

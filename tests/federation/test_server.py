@@ -160,7 +160,26 @@ def test_survey_and_brief() -> None:
     list(federate(Telling(), SHARE, replace(PLAN, rounds=2), engine, Server(dict(STATE)), ledger))
     assert [next(iter(o.values())).kind for o in engine.orders] == ["survey", "train", "train"]
     assert engine.orders[1]["a"].brief["total"].item() == 2.0
+    # the model travels once a round: with the survey, where there is one
+    assert [set(o["a"].state) for o in engine.orders] == [set(STATE), set(), set(STATE)]
+    assert ledger.entries["down/model/w"].crossings == 4
     assert ledger.entries["up/statistics/s"].crossings == 2
+
+
+def test_who_did_not_answer_the_survey_gets_the_model_with_the_train_order() -> None:
+    class Telling(Method):
+        def surveys(self, round: int) -> bool:
+            return True
+
+    def answer(client: str, order: Order) -> Reply:
+        if order.kind == "survey":
+            told = torch.tensor([float("nan") if client == "b" else 1.0])
+            return Reply(client, "survey", order.round, 1, report={"s": told})
+        return trained(client, order)
+
+    engine = Scripted("ab", answer)
+    list(federate(Telling(), SHARE, replace(PLAN, rounds=1), engine, Server(dict(STATE)), Ledger()))
+    assert engine.orders[1]["a"].state == {} and set(engine.orders[1]["b"].state) == set(STATE)
 
 
 class Hearing(Method):

@@ -129,9 +129,7 @@ class Work:
     epoch: int = 0  # local epoch, from 0
     step: int = 0  # local step, from 0
     steps: int = 0  # local steps in this round
-    rows: Tensor = field(
-        default_factory=lambda: torch.empty(0, dtype=torch.int64)
-    )  # of this step's images in site.train
+    rows: Tensor = field(default_factory=lambda: torch.arange(0))  # where this step's images are in site.train
     optimizers: MutableMapping[str, torch.optim.Optimizer] = field(default_factory=dict)  # "main" is all parts'
     notes: dict[str, list[float]] = field(default_factory=dict)  # numbers of this round, averaged into the reply
     scratch: MutableMapping[str, object] = field(default_factory=dict)  # for this order only: frozen modules, anchors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -44,6 +45,10 @@ class ClientRunner:
     def reply(self, client: ClientId, order: Order) -> Reply:
         """One order, one reply. The same bits wherever and after whatever it runs."""
         site = self.site_of(client)
+        if order.kind == "survey":
+            self.client_states.hold(client, order.round, order.state)
+        elif not order.state and self.share.down:
+            order = replace(order, state=self.client_states.held(client, order.round))
         devices = [torch.device(self.plan.device)] if torch.device(self.plan.device).type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             # Dropout and the modules inside a net draw from torch's default generator; everything else from work.rng.
@@ -109,6 +114,7 @@ class ClientRunner:
         statistics = self.method.report(work)
         _keep_optimizers(work)
         self.client_states.save(work.client, work.round, snapshot(self.net, self.own), dict(work.memory))
+        self.client_states.release(work.client)
         means = {name: sum(values) / len(values) for name, values in work.notes.items()}
         return Reply(
             work.client,
@@ -140,8 +146,8 @@ class ClientRunner:
             work.step, (work.epoch, position) = step, divmod(step, len(cuts))
             if position == 0:
                 order = torch.randperm(len(images), generator=shuffle)
-            rows = order[cuts[position]]
-            yield self._fetch(work.site, rows, dice)
+            work.rows = order[cuts[position]]
+            yield self._fetch(work.site, work.rows, dice)
 
 
 def epoch_cuts(images: int, plan: Plan) -> list[slice]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from unseen.core.errors import UserError
 from unseen.core.files import read_tensors, write_tensors
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import ClientId, Tensors
@@ -23,9 +24,11 @@ class ClientStates:
 
     root: Path
 
+    def _folder(self, client: ClientId) -> Path:
+        return self.root / quote(client, safe="")
+
     def _versions(self, client: ClientId) -> dict[int, Path]:
-        folder = self.root / quote(client, safe="")
-        return {int(path.stem): path for path in sorted(folder.glob("[0-9]*.safetensors"))}
+        return {int(path.stem): path for path in sorted(self._folder(client).glob("[0-9]*.safetensors"))}
 
     def load(self, client: ClientId, round: int) -> tuple[Tensors, Tensors]:
         """(state, memory) as they were before `round`; empty for a client that never trained."""
@@ -39,9 +42,28 @@ class ClientStates:
         """Keep this after `round`. Later rounds are of a future that did not happen; old ones are no longer needed."""
         if not state and not memory:
             return
-        path = self.root / quote(client, safe="") / f"{round:06d}.safetensors"
+        path = self._folder(client) / f"{round:06d}.safetensors"
         write_tensors(path, prefixed("state/", state) | prefixed("memory/", memory))
         versions = self._versions(client)
         past = sorted(r for r in versions if r <= round)
         for r in [r for r in versions if r > round] + past[:-VERSIONS]:
             versions[r].unlink(missing_ok=True)
+
+    # --- the model that came with a survey: the train order of the round does not bring it again -----------------
+    def hold(self, client: ClientId, round: int, received: Tensors) -> None:
+        """Put the received model aside until the client has trained."""
+        self.release(client)
+        write_tensors(self._folder(client) / f"received-{round:06d}.safetensors", received)
+
+    def held(self, client: ClientId, round: int) -> Tensors:
+        path = self._folder(client) / f"received-{round:06d}.safetensors"
+        if not path.exists():
+            raise UserError(
+                f'The client "{client}" no longer has the model of round {round} that came with the survey; run the same '
+                f"command again to go on after the last finished round."
+            )
+        return read_tensors(path)[0]
+
+    def release(self, client: ClientId) -> None:
+        for path in self._folder(client).glob("received-*.safetensors"):
+            path.unlink(missing_ok=True)

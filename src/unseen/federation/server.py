@@ -105,16 +105,13 @@ def federate(
         chosen = sample(clients, plan, number)
         evaluate = plan.server_selection == "validation" and server.round > 0
         exchange = Exchange(engine, ledger, pick(server.state, share.up))
-        briefs = _briefs(method, share, server, exchange, chosen, number)
+        states = {client: _state_for(client, method, share, server, evaluate) for client in chosen}
+        surveys = _surveys(method, exchange, states, number)
+        briefs = method.brief(server, surveys, chosen)
         orders = {
-            client: Order(
-                "train",
-                number,
-                _state_for(client, method, share, server, evaluate),
-                dict(briefs.get(client, {})),
-                evaluate,
-            )
-            for client in chosen
+            # Who answered the survey has the model already: it travels once a round.
+            client: Order("train", number, {} if client in surveys else state, dict(briefs.get(client, {})), evaluate)
+            for client, state in states.items()
         }
         if evaluate:
             orders |= {c: Order("evaluate", number, server.state) for c in clients if c not in orders}
@@ -166,14 +163,14 @@ def _state_for(client: ClientId, method: Method, share: Share, server: Server, e
     return server.state if full else pick(server.state, share.down)
 
 
-def _briefs(
-    method: Method, share: Share, server: Server, exchange: Exchange, chosen: Sequence[ClientId], round: int
-) -> Mapping[ClientId, Tensors]:
-    surveys: dict[ClientId, Tensors] = {}
-    if method.surveys(round):
-        orders = {c: Order("survey", round, _state_for(c, method, share, server, False)) for c in chosen}
-        surveys = {reply.client: reply.report for reply in exchange.replies(orders)}
-    return method.brief(server, surveys, chosen)
+def _surveys(
+    method: Method, exchange: Exchange, states: Mapping[ClientId, Tensors], round: int
+) -> dict[ClientId, Tensors]:
+    """What the chosen clients tell before the round, if the method asks."""
+    if not method.surveys(round):
+        return {}
+    orders = {client: Order("survey", round, state) for client, state in states.items()}
+    return {reply.client: reply.report for reply in exchange.replies(orders)}
 
 
 def _enough(
