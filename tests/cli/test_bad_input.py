@@ -86,7 +86,6 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--local-epochs", "2"], ["--local-epochs or --local-steps"]),
         (["--validation", "1.5"], ["validation", "1.5"]),
         (["--weights", "none.safetensors"], ["none.safetensors"]),
-        (["--batch-size", "5000"], ["training images", "5000", "--batch-size"]),
         (["--resume", "nowhere"], ["--resume", "leave out --data"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) and str(value[0]).startswith("--") else "",

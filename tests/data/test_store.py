@@ -155,7 +155,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(room.os, "fsync", full)
-    with pytest.raises(UserError, match=r"disk of .*cache.* is full.*UNSEEN_CACHE"):
+    with pytest.raises(UserError, match=r"disk is full: .*cache.*UNSEEN_CACHE"):
         open_store(index_folder(tmp_path / "set"), 4, progress=False)
     assert not [file for file in (tmp_path / "cache/images").iterdir() if file.suffix == ".npy"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +12,9 @@ from typer.core import TyperGroup
 from unseen.cli import bench, data, evaluate, flower, methods, predict, report, run, show
 from unseen.cli.screen import errors
 from unseen.core.errors import UserError
+from unseen.core.files import USERS, disk_error
 from unseen.core.platform import ask_for_kernels
 from unseen.methods import OWN_FILES
-
-# A full, read-only or forbidden disk is the user's to mend, wherever it is met; any other is a bug to be seen.
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 def said(sentence: str) -> typer.Exit:
@@ -34,10 +31,10 @@ class Commands(TyperGroup):
         except UserError as error:
             raise said(str(error)) from None
         except OSError as error:
-            if error.errno not in DISK:
+            if error.errno not in USERS:
                 raise
-            place = error.filename or "a file"
-            raise said(f"{place} could not be written ({error.strerror}); make room or give another place.") from None
+            advice = "run the same command again, or give another place"
+            raise said(str(disk_error(error.filename or "a file", error, advice))) from None
         except KeyboardInterrupt:
             errors().print("Stopped; run the same command again to go on.", highlight=False)
             raise typer.Exit(130) from None

@@ -41,15 +41,16 @@ def atomic(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def disk_error(path: Path, error: OSError) -> UserError:
-    """A sentence for an operating-system error while writing."""
-    if error.errno == errno.ENOSPC:
-        return UserError(
-            f"The disk is full: {path} could not be written; free some space and run the same command again."
-        )
-    return UserError(
-        f"{path} could not be written ({error.strerror}); check the folder and run the same command again."
-    )
+# A full, read-only or forbidden disk is the user's to mend, wherever it is met; any other error is a bug to be seen.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+USERS = FULL | {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def disk_error(path: Path | str, error: OSError, advice: str = "run the same command again") -> UserError:
+    """A sentence for an error of the operating system; `advice` is what to do once there is room."""
+    if error.errno in FULL:
+        return UserError(f"The disk is full: {path} could not be written; free some space and {advice}.")
+    return UserError(f"{path} could not be written ({error.strerror}); check the folder and {advice}.")
 
 
 def write_json(path: Path, value: object) -> None:

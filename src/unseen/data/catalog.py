@@ -47,7 +47,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Dataset:
     """A dataset of the catalog."""
 
     name: str
@@ -61,14 +61,14 @@ class Entry:
     splits: tuple[tuple[str, ...], ...] = ()  # folders between domain and class; the first set that is there is read
     subset: bool = False  # the classes lie among others, which are passed over
     numbered: bool = False  # class folders may be 0, 1, 2, ... instead of names
-    scan: Callable[[Entry, Path], Scan] = field(default=lambda entry, root: scan_folders(entry, root), repr=False)
+    scan: Callable[[Dataset, Path], Scan] = field(default=lambda entry, root: scan_folders(entry, root), repr=False)
 
     @property
     def letters(self) -> tuple[str, ...]:
         return tuple(domain.letter for domain in self.domains)
 
 
-def _descend(entry: Entry, root: Path) -> Path:
+def _descend(entry: Dataset, root: Path) -> Path:
     """The folder that holds the domains: the root, or a usual folder below it."""
 
     def domains_in(folder: Path) -> int:
@@ -79,7 +79,7 @@ def _descend(entry: Entry, root: Path) -> Path:
     return max(folders, key=domains_in)  # the first of the best
 
 
-def scan_folders(entry: Entry, root: Path) -> Scan:
+def scan_folders(entry: Dataset, root: Path) -> Scan:
     """DOMAIN/CLASS/*, or DOMAIN/SPLIT/CLASS/*, under any of the usual names."""
     top = _descend(entry, root)
     here = subfolders(top)
@@ -109,7 +109,7 @@ def scan_folders(entry: Entry, root: Path) -> Scan:
     return Scan(top, classes, found, problems)
 
 
-def _class_of(entry: Entry, folder: str) -> str | None:
+def _class_of(entry: Dataset, folder: str) -> str | None:
     """The class a folder holds, as the catalog spells it."""
     if not entry.classes:
         return folder
@@ -118,7 +118,7 @@ def _class_of(entry: Entry, folder: str) -> str | None:
     return next((c for c in entry.classes if same_name(c, folder)), None)
 
 
-def scan_wilds(entry: Entry, root: Path) -> Scan:
+def scan_wilds(entry: Dataset, root: Path) -> Scan:
     """WILDS: metadata.csv, and patches/patient_PPP_node_N/patch_patient_PPP_node_N_x_X_y_Y.png; domain = hospital."""
     top = next((f for f in [root, *(root / b for b in entry.below)] if (f / "metadata.csv").is_file()), root)
     found: dict[str, dict[str, list[str]]] = {domain.name: {} for domain in entry.domains}
@@ -168,10 +168,10 @@ _DOMAINNET = (
 )
 _DOMAINNET_FOLDERS = ("domain_net", "DomainNet", "domainnet", "images")
 
-CATALOG: Mapping[str, Entry] = {
+CATALOG: Mapping[str, Dataset] = {
     entry.name: entry
     for entry in (
-        Entry(
+        Dataset(
             name="pacs",
             title="PACS (Li et al., ICCV 2017)",
             domains=(
@@ -186,7 +186,7 @@ CATALOG: Mapping[str, Entry] = {
             layout="art_painting/dog/*.jpg, ... (also below kfold, images, PACS or pacs_data)",
             below=("kfold", "PACS", "pacs", "pacs_data", "images", "PACS/kfold", "pacs/images"),
         ),
-        Entry(
+        Dataset(
             name="vlcs",
             title="VLCS (Fang et al., ICCV 2013)",
             domains=(
@@ -205,7 +205,7 @@ CATALOG: Mapping[str, Entry] = {
             splits=(("full",), ("train", "crossval", "test"), ("train", "val", "test"), ("train", "test")),
             numbered=True,
         ),
-        Entry(
+        Dataset(
             name="office-home",
             title="Office-Home (Venkateswara et al., CVPR 2017)",
             domains=(
@@ -221,7 +221,7 @@ CATALOG: Mapping[str, Entry] = {
             below=("OfficeHomeDataset_10072016", "office_home", "OfficeHome", "office_home_dg", "images"),
             splits=(("train", "val"), ("train", "test")),
         ),
-        Entry(
+        Dataset(
             name="domainnet",
             title="DomainNet (Peng et al., ICCV 2019), 345 classes",
             domains=_DOMAINNET,
@@ -231,7 +231,7 @@ CATALOG: Mapping[str, Entry] = {
             layout="clipart/aircraft_carrier/*.jpg, ...",
             below=_DOMAINNET_FOLDERS,
         ),
-        Entry(
+        Dataset(
             name="domainnet10",
             title="DomainNet, the ten classes of FedBN (Li et al., ICLR 2021)",
             domains=tuple(Domain(domain.name, domain.letter) for domain in _DOMAINNET),
@@ -253,7 +253,7 @@ CATALOG: Mapping[str, Entry] = {
             subset=True,
             below=_DOMAINNET_FOLDERS,
         ),
-        Entry(
+        Dataset(
             name="camelyon17",
             title="Camelyon17, the WILDS version (Koh et al., ICML 2021)",
             domains=tuple(
@@ -267,7 +267,7 @@ CATALOG: Mapping[str, Entry] = {
             below=("camelyon17_v1.0", "camelyon17"),
             scan=scan_wilds,
         ),
-        Entry(
+        Dataset(
             name="digits-dg",
             title="Digits-DG (Zhou et al., AAAI 2020)",
             domains=tuple(
@@ -319,7 +319,7 @@ def load_index(data: str, root: Path | str | None = None) -> DomainIndex:
     return _index(CATALOG[name], CATALOG[name].scan(CATALOG[name], folder))
 
 
-def _index(entry: Entry, scan: Scan) -> DomainIndex:
+def _index(entry: Dataset, scan: Scan) -> DomainIndex:
     """An index of a whole scan, or an error that names the first thing that is missing."""
     advice = f"see all that is missing with: unseen data check {entry.name} --root {scan.root}"
     if not any(files for by_class in scan.found.values() for files in by_class.values()):

@@ -33,6 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from unseen.core.errors import UserError
+from unseen.core.files import USERS, disk_error
 from unseen.core.platform import cores
 from unseen.core.types import Batch
 from unseen.data.domains import DomainIndex, IntArray, Pixels
@@ -356,14 +357,9 @@ def _disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f"The disk of {folder} is full; make room, or set UNSEEN_CACHE to a folder on another disk."
-            ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise UserError(
-                f"{error.filename or folder} cannot be read or written ({error.strerror}); mend its permissions, "
-                "or set UNSEEN_CACHE to another folder."
+        if error.errno in USERS:
+            raise disk_error(
+                error.filename or folder, error, "start again, or set UNSEEN_CACHE to a folder on another disk"
             ) from error
         if error.errno == errno.ENOENT:
             raise UserError(f"{error.filename} vanished while the images were read; start again.") from error

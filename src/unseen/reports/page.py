@@ -21,8 +21,8 @@ from unseen.reports import figures
 from unseen.reports.figures import Series, text
 from unseen.reports.style import SCRIPT, STYLE
 from unseen.reports.tables import (
-    Entry,
     Grid,
+    GridCell,
     accuracy_grid,
     cost_grid,
     inference_grid,
@@ -113,7 +113,7 @@ def table(grid: Grid) -> str:
     )
 
 
-def _cell(cell: Entry, column: int) -> str:
+def _cell(cell: GridCell, column: int) -> str:
     tag, kind = ("th", ' scope="row"') if column == 0 else ("td", "")
     value = f' data-v="{cell.number:.8g}"' if not math.isnan(cell.number) else ""
     inside = text(cell.text)

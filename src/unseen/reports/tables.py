@@ -20,7 +20,7 @@ from unseen.experiments.statistics import Summary, average_over_targets, summari
 
 
 @dataclass(frozen=True)
-class Entry:
+class GridCell:
     """One cell: its text, and its place in the column (1 best, 2 second) where that means something."""
 
     text: str
@@ -36,7 +36,7 @@ class Grid:
     name: str
     title: str
     columns: list[str]
-    rows: list[list[Entry]] = field(default_factory=list)
+    rows: list[list[GridCell]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     worded: frozenset[str] = frozenset()  # columns that no single number says; CSV has their text
 
@@ -71,8 +71,8 @@ def accuracy_grid(group: Group) -> Grid:
     table = [[*own, own_inside] for own, own_inside in zip(summaries, inside, strict=True)]
     places = [_places([own[c].mean for own in table]) for c in range(len(group.targets) + 2)]
     for r, (row, own) in enumerate(zip(group.rows, table, strict=True)):
-        cells = [Entry(_marked(row))]
-        cells += [Entry(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)]
+        cells = [GridCell(_marked(row))]
+        cells += [GridCell(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)]
         if published:
             cells.append(_published(published.get(row.method) if row.as_published else None))
         grid.rows.append(cells)
@@ -81,8 +81,10 @@ def accuracy_grid(group: Group) -> Grid:
     return grid
 
 
-def _published(number: Published | None) -> Entry:
-    return Entry("-") if number is None else Entry(f"{number.average:.2f} [{number.source}]", number=number.average)
+def _published(number: Published | None) -> GridCell:
+    return (
+        GridCell("-") if number is None else GridCell(f"{number.average:.2f} [{number.source}]", number=number.average)
+    )
 
 
 def _marked(row: Row) -> str:
@@ -128,23 +130,23 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
         low, high = average.mean - average.half_width, average.mean + average.half_width
         rank = ranks[row.label]
         cells = [
-            Entry(_marked(row)),
-            Entry(str(len(row.results)), number=len(row.results)),
-            Entry("-" if not average.count else f"{average.mean:.2f}", average_places[r], average.mean),
-            Entry("-" if math.isnan(average.std) else f"{average.std:.2f}", number=average.std),
-            Entry("-" if math.isnan(low) else f"{low:.2f} to {high:.2f}", number=average.half_width),
-            Entry("-" if math.isnan(rank) else f"{rank:.2f}", rank_places[r], rank),
+            GridCell(_marked(row)),
+            GridCell(str(len(row.results)), number=len(row.results)),
+            GridCell("-" if not average.count else f"{average.mean:.2f}", average_places[r], average.mean),
+            GridCell("-" if math.isnan(average.std) else f"{average.std:.2f}", number=average.std),
+            GridCell("-" if math.isnan(low) else f"{low:.2f} to {high:.2f}", number=average.half_width),
+            GridCell("-" if math.isnan(rank) else f"{rank:.2f}", rank_places[r], rank),
         ]
         if against is not None:
             one = comparisons.get(row.label)
             cells += (
-                [Entry("-")] * 4
+                [GridCell("-")] * 4
                 if one is None
                 else [
-                    Entry(f"{one.difference:+.2f}", number=one.difference),
-                    Entry(f"{one.wins}/{one.losses}/{one.pairs}", number=one.wins),
-                    Entry(p_value(one.p), number=one.p),
-                    Entry(p_value(one.corrected), number=one.corrected),
+                    GridCell(f"{one.difference:+.2f}", number=one.difference),
+                    GridCell(f"{one.wins}/{one.losses}/{one.pairs}", number=one.wins),
+                    GridCell(p_value(one.p), number=one.p),
+                    GridCell(p_value(one.corrected), number=one.corrected),
                 ]
             )
         grid.rows.append(cells)
@@ -168,7 +170,7 @@ def cost_grid(group: Group) -> Grid:
     columns = ["Method", "Up per client and round", "of it beyond weights", "Down", "Parameters", "Seconds per run"]
     grid = Grid(f"cost-{group.name}", f"Cost: {group.title}", columns)
     for row in group.rows:
-        cells = [Entry(_marked(row))]
+        cells = [GridCell(_marked(row))]
         for name, show in (
             ("bytes_up", megabytes),
             ("bytes_up_statistics", megabytes),
@@ -177,7 +179,7 @@ def cost_grid(group: Group) -> Grid:
             ("seconds", lambda value: f"{value:.0f}"),
         ):
             number = row.numbers(name).mean
-            cells.append(Entry("-" if math.isnan(number) else show(number), number=number))
+            cells.append(GridCell("-" if math.isnan(number) else show(number), number=number))
         grid.rows.append(cells)
     grid.notes.append(
         "Seconds are of this machine, with whatever else ran on it; `unseen cost` measures ratios side by side."
@@ -205,11 +207,11 @@ def inference_grid(group: Group) -> Grid | None:
         gain = summarise(value - before[cell] for cell, value in scores.items() if cell in before).mean
         grid.rows.append(
             [
-                Entry(_marked(row)),
-                Entry(rule),
-                *(Entry(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)),
-                Entry(str(len(scores)), number=len(scores)),
-                Entry("-") if rule == "own" or math.isnan(gain) else Entry(f"{gain:+.2f}", number=gain),
+                GridCell(_marked(row)),
+                GridCell(rule),
+                *(GridCell(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)),
+                GridCell(str(len(scores)), number=len(scores)),
+                GridCell("-") if rule == "own" or math.isnan(gain) else GridCell(f"{gain:+.2f}", number=gain),
             ]
         )
     grid.notes.append(
@@ -230,9 +232,9 @@ def _paper_grid(table: PaperTable) -> Grid:
     places = [_places(column) for column in columns]
     for r, row in enumerate(table.rows):
         how = " (quoted)" if row.quoted else " (centralised)" if row.centralised else ""
-        cells = [Entry(row.system + how)]
+        cells = [GridCell(row.system + how)]
         for c, column in enumerate(columns):
-            cells.append(Entry("-" if math.isnan(column[r]) else f"{column[r]:.2f}", places[c][r], column[r]))
+            cells.append(GridCell("-" if math.isnan(column[r]) else f"{column[r]:.2f}", places[c][r], column[r]))
         grid.rows.append(cells)
     if any(row.quoted for row in table.rows):
         grid.notes.append("quoted: a centralised system whose numbers the paper took from others; it is not in unseen.")
