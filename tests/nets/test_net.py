@@ -16,7 +16,11 @@ FAMILIES = [
     ("mobilenetv2_100", 64, (24, 32, 96, 1280), 1280, (1280, 2, 2)),
     ("mobilenetv3_small_100", 64, (16, 24, 48, 576), 1024, (576, 2, 2)),
     ("vit_tiny_patch16_224", 64, (192,) * 4, 192, (192, 1, 17)),
-    ("convnet", 32, (32, 64, 64, 64), 64, (64, 4, 4)),
+    ("convnet", 32, (32, 64, 64, 64), 256, (64, 4, 4)),
+    ("convnet", 16, (32, 64, 64, 64), 256, (64, 2, 2)),
+    ("convnet", 50, (32, 64, 64, 64), 256, (64, 6, 6)),
+    ("convnet_dg", 32, (64, 64, 64, 64), 256, (64, 2, 2)),
+    ("convnet_dg", 16, (64, 64, 64, 64), 64, (64, 1, 1)),
     ("alexnet", 64, (64, 192, 256, 256), 4096, (256, 1, 1)),
 ]
 
@@ -63,7 +67,7 @@ def test_stages_are_timms_own_forward_pass(name: str) -> None:
 
 
 def test_every_parameter_gets_a_gradient() -> None:
-    for name, size in (("mobilenetv2_100", 64), ("vit_tiny_patch16_224", 64), ("convnet", 32)):
+    for name, size in (("mobilenetv2_100", 64), ("vit_tiny_patch16_224", 64), ("convnet", 32), ("convnet_dg", 32)):
         net = create_net(name, 5, image_size=size, bottleneck=16)
         net(images(size, 4)).square().sum().backward()
         assert [key for key, parameter in net.named_parameters() if parameter.grad is None] == []
@@ -74,6 +78,19 @@ def test_resnet18_has_the_papers_parameter_counts() -> None:
     assert parameters(create_net("resnet18", 7, image_size=32)) == 11_180_103
 
 
+def test_the_convnet_of_digits_dg_is_the_published_one() -> None:
+    net = create_net("convnet_dg", 10, image_size=32).eval()
+    assert not net.norms(nn.BatchNorm2d)
+    convolutions = 3 * 64 * 9 + 64 + 3 * (64 * 64 * 9 + 64)
+    assert parameters(net) == convolutions + 256 * 10 + 10
+    x = images(32)
+    y = (x - 0.5) / 0.5
+    for convolution in net.norms(nn.Conv2d):
+        assert convolution.bias is not None and not convolution.bias.any()
+        y = nn.functional.max_pool2d(convolution(y).relu(), 2)
+    torch.testing.assert_close(net.features(x), y.flatten(1))
+
+
 def test_bottleneck_sits_between_pooling_and_head() -> None:
     net = create_net("convnet", 10, image_size=32, bottleneck=16).eval()
     x = images(32)
@@ -81,7 +98,7 @@ def test_bottleneck_sits_between_pooling_and_head() -> None:
     assert net.feature_size == 16
     linear, norm, _ = net.neck
     assert isinstance(linear, nn.Linear) and isinstance(norm, nn.BatchNorm1d)
-    pooled = net.maps(x).mean(dim=(2, 3))
+    pooled = nn.functional.max_pool2d(net.maps(x), 2).flatten(1)
     torch.testing.assert_close(net.features(x), (linear(pooled) / (1 + norm.eps) ** 0.5).relu())
 
 
@@ -107,6 +124,8 @@ def test_input_constants_are_not_state() -> None:
 def test_unknown_and_unsupported_backbones_are_errors_for_people() -> None:
     with pytest.raises(UserError, match='Did you mean "resnet18"'):
         create_net("resnet19", 7, image_size=64)
+    with pytest.raises(UserError, match="convnet, convnet_dg, alexnet, alexnet_bn"):
+        create_net("nothing", 7, image_size=64)
     with pytest.raises(UserError, match="SwinTransformer"):
         create_net("swin_tiny_patch4_window7_224", 7, image_size=64)
     with pytest.raises(UserError, match="64 px"):

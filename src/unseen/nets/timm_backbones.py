@@ -123,9 +123,7 @@ def timm_backbone(
 ) -> tuple[nn.Module, Anatomy, tuple[float, float, float], tuple[float, float, float]]:
     if not timm.is_model(name):
         known = [*own, *timm.list_models()]
-        raise unknown(
-            "backbone", name, known, "The names are timm's (timm.list_models()), convnet, alexnet, alexnet_bn."
-        )
+        raise unknown("backbone", name, known, f"The names are timm's (timm.list_models()), {', '.join(own)}.")
     with torch.device("meta"):  # the family is known by the class, and a module on meta costs no memory
         family = type(timm.create_model(name, num_classes=0))
     anatomy = ANATOMIES.get(family)
