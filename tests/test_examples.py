@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import unseen
-from unseen.bench.collect import collect
+from unseen.experiments.collect import collect
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "own_method.py"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unseen.api import predict as predict
     from unseen.api import report as report
     from unseen.api import run as run
+    from unseen.api import tune as tune
     from unseen.core.errors import UserError as UserError
     from unseen.core.plan import Plan as Plan
     from unseen.core.types import Batch as Batch
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _WHERE = {
-    **dict.fromkeys(("run", "bench", "evaluate", "predict", "report"), "unseen.api"),
+    **dict.fromkeys(("run", "bench", "tune", "evaluate", "predict", "report"), "unseen.api"),
     "Result": "unseen.runs.run",
     "Trained": "unseen.runs.model",
     "load_trained": "unseen.runs.model",

@@ -1,10 +1,10 @@
 """Everything the command line does, from Python, in the words of the command line.
 
-    unseen.run(data="digits", target="street", method="fedavg", rounds=3)
-    unseen.bench(data="digits", methods="fedavg,fedfd-a", targets="all", seeds="0-2", out="bench")
-    unseen.evaluate("bench", inference="iabn,tbn:batch=1")
-    unseen.report("bench")
-    unseen.predict("bench/digits-street-fedavg-s0-1a2b3c4d", "photos")
+unseen.run(data="digits", target="street", method="fedavg", rounds=3)
+unseen.bench(data="digits", methods="fedavg,fedfd-a", targets="all", seeds="0-2", out="bench")
+unseen.evaluate("bench", inference="iabn,tbn:batch=1")
+unseen.report("bench")
+unseen.predict("bench/digits-street-fedavg-s0-1a2b3c4d", "photos")
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from unseen.experiments import grid
 from unseen.experiments.collect import Collection, collect
 from unseen.experiments.inference import Inference, evaluate_run, read_rules
 from unseen.experiments.sweep import Watching
+from unseen.experiments.tune import Choices
+from unseen.experiments.tune import tune as search
 from unseen.method import Method
 from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.model import Prediction, load_trained, predict_files
-from unseen.runs.planning import Experiment, find_device, read_method
+from unseen.runs.planning import Experiment, find_device, listed, read_method
 from unseen.runs.progress import Watcher
 from unseen.runs.results import EvaluationLine
 from unseen.runs.run import OpenEngine, PlannedRun, Result
@@ -190,6 +192,22 @@ def runs_to_evaluate(folder: Path, methods: Sequence[str] | None = None) -> list
         if name not in there:
             raise UserError(f'There is no finished run of "{name}" in {folder}; there are {", ".join(sorted(there))}.')
     return [run for run in found if run.settings().method in methods]
+
+
+def tune(
+    *,
+    methods: str | Sequence[str],
+    targets: str | Sequence[str] = "all",
+    trials: int = 5,
+    out: str | Path = "tuned",
+    workers: int | None = None,
+    **settings: Any,
+) -> Choices:
+    """The same small search for every method, judged by source images only. `bench(tuned=...)` runs what it chose."""
+    experiment = Experiment.of(settings)
+    count = check_workers(workers) or spare_workers(experiment.settings.plan.device)
+    names = listed(methods)
+    return search(experiment, names, experiment.targets(targets), Path(out), trials=trials, workers=count)
 
 
 def report(

@@ -62,12 +62,28 @@ class Traits:
 
 
 @dataclass(frozen=True)
+class Range:
+    """Where `unseen tune` may draw a field's value from."""
+
+    low: float
+    high: float
+    log: bool = True  # equally often in each decade; off: equally often everywhere
+
+    def at(self, share: float) -> float:
+        """The value that a share of the draws lies below; the share is from 0 to 1."""
+        if self.log:
+            return float(self.low * (self.high / self.low) ** share)
+        return self.low + (self.high - self.low) * share
+
+
+@dataclass(frozen=True)
 class Method:
     """FedAvg. Override a verb to differ from it."""
 
     name: ClassVar[str] = ""  # on the command line; set by the registry from the file's name
     traits: ClassVar[Traits] = Traits()  # read them by `about`, which knows the fields
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # for each value of the field `variant`: what it sets
+    ranges: ClassVar[Mapping[str, Range]] = {}  # at most two fields that `unseen tune` may change, and how far
 
     def __post_init__(self) -> None:
         """Fields that were not given are set by the variant."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from unseen.experiments.statistics import average_over_targets, average_ranks, compare, holm, signed_rank, summarise
+from unseen.experiments.statistics import average_over_targets, average_ranks, bootstrap_interval, compare, holm, signed_rank, summarise
 
 
 def test_mean_deviation_and_interval_of_three_seeds() -> None:
@@ -102,3 +102,13 @@ def test_comparisons_are_paired_and_corrected() -> None:
     assert found["up"].p == pytest.approx(2 / 2**8) and found["up"].corrected == pytest.approx(4 / 2**8)
     assert found["same"].p == 1.0 and found["same"].corrected == 1.0
     assert compare(scores, "nobody") == {}
+
+
+def test_the_bootstrap_draws_seeds_within_targets() -> None:
+    """Targets that differ from each other add nothing: only what seeds do within a target is uncertain."""
+    steady = {("a", 0): 1.0, ("a", 1): 1.0, ("b", 0): 9.0, ("b", 1): 9.0}
+    assert bootstrap_interval(steady) == pytest.approx((5.0, 5.0))
+    # One target, seeds at 0 and 2: means of two draws are 0, 1, 2 with chances 1/4, 1/2, 1/4.
+    assert bootstrap_interval({("a", 0): 0.0, ("a", 1): 2.0}) == pytest.approx((0.0, 2.0))
+    assert all(math.isnan(end) for end in bootstrap_interval({("a", 0): 1.0}))
+    assert bootstrap_interval(steady | {("b", 2): 3.0}) == bootstrap_interval(steady | {("b", 2): 3.0})

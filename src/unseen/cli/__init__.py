@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from unseen.cli import bench, data, evaluate, flower, methods, predict, report, run, show
+from unseen.cli import bench, data, evaluate, flower, methods, predict, report, run, show, tune
 from unseen.cli.screen import errors
 from unseen.core.errors import UserError
 from unseen.core.files import USERS, disk_error
@@ -53,6 +53,7 @@ app.command("show", epilog=show.EXAMPLE)(show.show)
 app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
+app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("cost", epilog=report.COST_EXAMPLE)(report.cost)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)

@@ -58,6 +58,12 @@ def bench(
     file: Annotated[
         Path | None, typer.Option(help="A TOML file with these names and values.", rich_help_panel=WHAT)
     ] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(
+            help="The choices.json of `unseen tune`: chosen settings beside the defaults.", rich_help_panel=WHAT
+        ),
+    ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="The method to compare with. (default: fedavg)", rich_help_panel=WHAT)
     ] = None,
@@ -88,7 +94,7 @@ def bench(
         "workers": workers,
         "log": log,
     }
-    given |= {"out": out, "baseline": baseline, **settings}
+    given |= {"out": out, "baseline": baseline, "tuned": tuned, **settings}
     plan = {**(grid.read_file(file) if file is not None else {}), **{k: v for k, v in given.items() if v is not None}}
     folder, count, against = Path(plan.pop("out", "bench")), plan.pop("workers", None), plan.pop("baseline", None)
     logs = plan.pop("log", [])
@@ -180,6 +186,21 @@ class PlainBoard:
 
     def close(self) -> None:
         pass
+
+
+class Following(PlainBoard):
+    """A line when a run ends, of whatever jobs there are now."""
+
+    def __init__(self) -> None:
+        super().__init__([], 1)
+
+    def looked(self, jobs: Sequence[Job]) -> None:
+        self.jobs, self.workers = jobs, max(1, sum(job.status == "running" for job in jobs))
+        super().looked(jobs)
+
+    def ended(self, job: Job) -> None:
+        done = sum(j.status in ("finished", "failed") for j in self.jobs)
+        self.said(f"[{done}/{len(self.jobs)}] {_name(job)}: {job.status} {job.reason}  {self.left()}")
 
 
 class LiveBoard(PlainBoard):

@@ -98,9 +98,11 @@ def _one(run: RunDirectory) -> None:
     for line in (
         f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}; round {about.selected_round} of "
         f"{about.rounds}, chosen by: {about.selection_words}",
-        f"in-domain accuracy {percent(about.in_domain_accuracy)}: "
+        f"in-domain accuracy {percent(about.in_domain_accuracy)} on the sources' {about.in_domain_images} images: "
         + ", ".join(clients[:12])
         + (" ..." if len(clients) > 12 else ""),
+        f"the last round: unseen accuracy {percent(about.last_accuracy)}, in-domain "
+        f"{percent(about.last_in_domain_accuracy)}",
         about.ledger,
         f"{duration(about.seconds)}, {about.clients} clients, {about.parameters:,} parameters, kernels {about.kernels}",
         *filter(None, [about.kernels_remark, about.remark and f"the method as it was run: {about.remark}"]),

@@ -29,6 +29,7 @@ from unseen.runs.results import RunResult, mark_of
 from unseen.runs.settings import Settings
 
 BASELINE = "fedavg"
+CHOSEN = ", chosen"  # behind the name of a method whose fields `unseen tune` chose
 
 
 @dataclass
@@ -157,7 +158,9 @@ class Group:
 
 
 def label_of(settings: Settings, remark: str = "") -> str:
-    """`fedfd (lambda2=0.02)`, `ccst (weight-free, ours)`."""
+    """`fedfd (lambda2=0.02)`, `ccst (weight-free, ours)`; `fedprox, chosen` where `unseen tune` chose."""
+    if settings.chosen_from is not None:
+        return settings.method + CHOSEN + (f" ({remark})" if remark else "")
     words = [*(f"{name}={_spelled(value)}" for name, value in settings.fields.items()), *filter(None, [remark])]
     return settings.method + (f" ({', '.join(words)})" if words else "")
 
@@ -181,12 +184,17 @@ def condition_of(settings: Settings) -> dict[str, Any]:
     value = {
         name: value_of(settings, setting) for name, setting in options_of(Settings).items() if name not in ELSEWHERE
     }
-    return value | {
-        "data": settings.data.name,
-        "protocol": settings.protocol,
-        "weights": _plain_weights(settings.net.weights),
-        "data content": settings.data.content,
-    }
+    # What was chosen for a method is the method's; the table is that of the settings before.
+    return (
+        value
+        | (settings.chosen_from or {})
+        | {
+            "data": settings.data.name,
+            "protocol": settings.protocol,
+            "weights": _plain_weights(settings.net.weights),
+            "data content": settings.data.content,
+        }
+    )
 
 
 @dataclass
@@ -224,8 +232,23 @@ def collect(folder: Path) -> Collection:
         if settings.target not in group.targets:
             group.targets.append(settings.target)
     for group in groups.values():
+        _fill_chosen(group, about.get("chosen_defaults", []))
         _order(group, about)
     return Collection(folder, sorted(groups.values(), key=lambda g: g.title), unfinished, about)
+
+
+def _fill_chosen(group: Group, defaults: Sequence[Sequence[str]]) -> None:
+    """Where `unseen tune` chose the default there is no second run: the default's run is the chosen one's too."""
+    rows = {row.label: row for row in group.rows}
+    for method, target in defaults:
+        if (default := rows.get(method)) is None:
+            continue
+        label = method + CHOSEN
+        if label not in rows:
+            rows[label] = Row(label, method, {})
+            group.rows.append(rows[label])
+        for cell in [cell for cell in default.results if cell[0] == target]:
+            rows[label].runs[cell], rows[label].results[cell] = default.runs[cell], default.results[cell]
 
 
 def _order(group: Group, about: dict[str, Any]) -> None:

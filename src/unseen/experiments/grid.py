@@ -12,6 +12,7 @@ from unseen.core.errors import UserError, nearest
 from unseen.core.files import read_json, write_json
 from unseen.experiments.collect import label_of
 from unseen.experiments.sweep import Job, Watching, make_jobs, sweep
+from unseen.experiments.tune import Choices, Trial, as_chosen
 from unseen.method import Method
 from unseen.methods import check_names
 from unseen.registry import registered
@@ -39,13 +40,15 @@ class BenchPlan:
     labels: dict[str, str]  # a method's usual label -> the one it was given
     domains: list[str]  # of the dataset, in its order
     left_out: dict[str, str]  # methods that do not fit the net, and why
+    chosen_defaults: list[list[str]] = field(default_factory=list)  # [method, target] for which the default was chosen
 
 
 def plan_bench(given: Mapping[str, Any]) -> BenchPlan:
     """`methods`, `targets`, `seeds`, `set` and the settings of a run, by their names on the command line."""
     rest = dict(given)
     methods, targets, seeds = rest.pop("methods", None), rest.pop("targets", None) or "all", rest.pop("seeds", None)
-    common = rest.pop("set", None) or {}
+    common, tuned = rest.pop("set", None) or {}, rest.pop("tuned", None)
+    choices = Choices.read(Path(tuned)) if tuned is not None else None
     common = common if isinstance(common, Mapping) else read_fields(listed(common))
     chosen = _with_fields(_with_all([_choice(word) for word in _needed(methods, "methods")]), common)
     made = [
@@ -65,8 +68,25 @@ def plan_bench(given: Mapping[str, Any]) -> BenchPlan:
         kept.append(method)
     if len(set(plan.labels.values())) < len(kept):
         raise UserError("Two of the methods are the same, or have the same label; name each once.")
-    plan.runs = [experiment.run(method, name, seed) for seed in numbers for name in names for method in kept]
+    for seed in numbers:
+        for name in names:
+            for method in kept:
+                run = experiment.run(method, name, seed)
+                plan.runs += [run, *_chosen(run, choices, plan)]
     return plan
+
+
+def _chosen(run: PlannedRun, choices: Choices | None, plan: BenchPlan) -> list[PlannedRun]:
+    """The same run as `unseen tune` chose it, beside the default; none where it chose the default."""
+    settings = run.settings
+    trial = choices.of(settings.method, settings.target) if choices is not None and not settings.fields else None
+    if trial is None:
+        return []
+    if trial == Trial():
+        pair = [settings.method, settings.target]
+        plan.chosen_defaults += [] if pair in plan.chosen_defaults else [pair]
+        return []
+    return [as_chosen(run, trial)]
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -166,5 +186,9 @@ def _remember(plan: BenchPlan, out: Path, command: str) -> None:
             "labels": {**about.get("labels", {}), **plan.labels},
             "methods": list(dict.fromkeys([*about.get("methods", []), *plan.labels.values()])),
             "targets": list(dict.fromkeys([*about.get("targets", []), *plan.domains])),
+            "chosen_defaults": [
+                *(known := about.get("chosen_defaults", [])),
+                *(pair for pair in plan.chosen_defaults if pair not in known),
+            ],
         },
     )

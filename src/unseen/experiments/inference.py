@@ -152,7 +152,7 @@ class _Drawn(rules.Interpolated):
         super().__init__()
         self.dice, self.low, self.high = dice, low, high
 
-    def alpha(self, norm: StatNorm2d, instance: Statistics, reference: Statistics) -> Tensor:
+    def alpha(self, norm: MomentNorm2d, instance: Statistics, reference: Statistics) -> Tensor:
         drawn = torch.stack([torch.rand(1, generator=die) for die in self.dice])
         return (self.low + (self.high - self.low) * drawn).to(instance.mean.device)
 
@@ -234,7 +234,7 @@ class _Watched(rules.Rule):
     def __init__(self, rule: rules.Rule) -> None:
         self.rule, self.asked = rule, False
 
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         self.asked = True
         return self.rule.statistics(norm, mean_BC, var_BC, pixels)
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 Cell = tuple[str, int]  # a target and a seed
 
@@ -83,6 +85,8 @@ class Comparison:
     pairs: int
     p: float  # two-sided, of this comparison alone
     corrected: float  # Holm's, for all comparisons of the table
+    low: float = math.nan  # 95 % interval of the difference, by a bootstrap over seeds; nan with one seed
+    high: float = math.nan
 
 
 def compare(scores: Mapping[str, Mapping[Cell, float]], baseline: str) -> dict[str, Comparison]:
@@ -97,12 +101,34 @@ def compare(scores: Mapping[str, Mapping[Cell, float]], baseline: str) -> dict[s
             continue
         wins, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
         mean = math.fsum(differences) / len(differences)
-        found[name] = Comparison(mean, wins, losses, len(shared), signed_rank(differences), math.nan)
+        low, high = bootstrap_interval(dict(zip(shared, differences, strict=True)))
+        p = signed_rank(differences)
+        found[name] = Comparison(mean, wins, losses, len(shared), p, math.nan, low, high)
     corrected = holm([one.p for one in found.values()])
-    return {
-        name: Comparison(one.difference, one.wins, one.losses, one.pairs, one.p, p)
-        for (name, one), p in zip(found.items(), corrected, strict=True)
-    }
+    return {name: replace(one, corrected=p) for (name, one), p in zip(found.items(), corrected, strict=True)}
+
+
+DRAWS = 10_000  # of a bootstrap
+
+
+def bootstrap_interval(differences: Mapping[Cell, float]) -> tuple[float, float]:
+    """A 95 % interval of the mean over targets: seeds are drawn anew within each target, targets stay as they are.
+
+    The targets of a dataset are not a sample of anything, so what is uncertain is the seed. (nan, nan) if a target has
+    one seed only. The same differences give the same interval.
+    """
+    by_target: dict[str, list[float]] = {}
+    for (target, _), value in sorted(differences.items()):
+        by_target.setdefault(target, []).append(value)
+    if not by_target or min(map(len, by_target.values())) < 2:
+        return math.nan, math.nan
+    dice = np.random.default_rng(0)
+    means = np.zeros(DRAWS)
+    for values in by_target.values():
+        drawn = dice.integers(len(values), size=(DRAWS, len(values)))
+        means += np.asarray(values)[drawn].mean(axis=1) / len(by_target)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
 
 
 EXACT = 20  # differences up to which every assignment of signs is counted

@@ -12,6 +12,7 @@ domain trains as in FedAvg and leaves the discriminator, shared like all weights
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from unseen.core.errors import UserError
 from unseen.core.types import Batch, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.net import Net
 from unseen.nets.parts.adversarial import domain_classifier, reversed_gradient
 
@@ -28,6 +29,7 @@ from unseen.nets.parts.adversarial import domain_classifier, reversed_gradient
 @dataclass(frozen=True)
 class DANN(Method):
     name: ClassVar[str] = "dann"
+    ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.01, 1.0)}
 
     weight: float = 1.0  # lambda, of the reversed gradient
     ramp: bool = True  # lambda grows as 2 / (1 + e^(-10 p)) - 1 with the part p of training that is done

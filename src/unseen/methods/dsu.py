@@ -10,10 +10,11 @@ FedAvg.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.net import Net
 from unseen.nets.parts import styles
 from unseen.nets.surgery import insert_after
@@ -22,6 +23,7 @@ from unseen.nets.surgery import insert_after
 @dataclass(frozen=True)
 class DSU(Method):
     name: ClassVar[str] = "dsu"
+    ranges: ClassVar[Mapping[str, Range]] = {"p": Range(0.2, 1.0, log=False)}
 
     p: float = 0.5  # probability of drawing new styles, per batch and stage
     stages: tuple[int, ...] = (0, 1, 2, 3)  # stages after which styles are drawn, from 0 (ResNet's layer1)

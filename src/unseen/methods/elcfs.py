@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
-from unseen.method import Method, Traits
+from unseen.method import Method, Range, Traits
 from unseen.nets.parts.shifted import along, gradients, shifted, stepped
 from unseen.nets.parts.spectra import low_amplitudes, with_amplitudes
 
@@ -31,6 +31,7 @@ class ELCFS(Method):
     traits: ClassVar[Traits] = Traits(
         sends="low-frequency amplitude spectra of some training images, handed on to the other clients"
     )
+    ranges: ClassVar[Mapping[str, Range]] = {"inner_rate": Range(1e-4, 0.1)}
 
     episodic: bool = True  # inner and outer step; otherwise the mixed images join the batch
     inner_rate: float = 1e-3  # learning rate of the inner step

@@ -7,6 +7,7 @@ The box: each client minimises cross-entropy + mu/2 * ||w - w_G||^2, with w_G th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,12 +15,13 @@ from torch import Tensor
 
 from unseen.core.tensors import squared_distance
 from unseen.core.types import Batch, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 
 
 @dataclass(frozen=True)
 class FedProx(Method):
     name: ClassVar[str] = "fedprox"
+    ranges: ClassVar[Mapping[str, Range]] = {"mu": Range(0.001, 1.0)}
 
     mu: float = 0.1  # weight of the proximal term; 0.1 in FedFD-A, Table 3 (a)
 

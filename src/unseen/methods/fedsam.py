@@ -10,7 +10,7 @@ rho * T^2 g / ||T g||. The server is FedAvg's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unseen.core.types import Batch, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.parts.shifted import Gradients, along, gradients, shifted, stepped
 
 
@@ -33,6 +33,7 @@ def ascent(parameters: Sequence[nn.Parameter], slopes: Gradients, rho: float, et
 @dataclass(frozen=True)
 class FedSAM(Method):
     name: ClassVar[str] = "fedsam"
+    ranges: ClassVar[Mapping[str, Range]] = {"rho": Range(0.005, 0.5)}
 
     adaptive: bool = False  # ASAM instead of SAM
     rho: float | None = None  # radius of the neighbourhood; none: 0.05 for SAM, 0.5 for ASAM

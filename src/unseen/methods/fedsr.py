@@ -9,6 +9,7 @@ bound of what z tells about x beyond y. Plain mean over clients. A prediction is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.types import Batch, Share, Work
-from unseen.method import Method, Traits
+from unseen.method import Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.probabilistic import ClassGaussians, GaussianHead, draw, gaussian
 
@@ -28,6 +29,7 @@ class FedSR(Method):
     traits: ClassVar[Traits] = Traits(counts_images=False)  # as in the authors' code
 
     norm: float = 0.01  # weight of ||z|| (L2R)
+    ranges: ClassVar[Mapping[str, Range]] = {"norm": Range(1e-4, 0.1), "divergence": Range(1e-5, 0.01)}
     divergence: float = 5e-4  # weight of KL(z || r_y) (CMI)
     size: int = 512  # of z; the authors take the backbone's feature size
     samples: int = 20  # of z in a prediction, the same for every image; 0: the mean of z instead

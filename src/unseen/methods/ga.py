@@ -20,7 +20,7 @@ from torch import Tensor
 from unseen.core.errors import UserError
 from unseen.core.tensors import unprefixed
 from unseen.core.types import ClientId, Reply, Server, Tensors, Work
-from unseen.method import Method, Traits
+from unseen.method import Method, Range, Traits
 
 LEAST = 1e-6  # a round in which all chosen clients have weight 0 must still have a mean
 
@@ -45,6 +45,7 @@ class GA(Method):
     traits: ClassVar[Traits] = Traits(
         sends="each client's validation scores before and after the aggregation", validates_locally=True
     )
+    ranges: ClassVar[Mapping[str, Range]] = {"size": Range(0.05, 1.0)}
 
     metric: Literal["acc", "loss"] = "acc"  # what gaps are measured in: "loss" in the paper, "acc" in its code
     size: float = 0.2  # of the first adjustment, d in the paper; it shrinks linearly to 0 over the rounds

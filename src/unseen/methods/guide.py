@@ -10,6 +10,7 @@ read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,13 +18,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from unseen.core.types import Batch, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.parts.heads import logits_under
 
 
 @dataclass(frozen=True)
 class Guide(Method):
     name: ClassVar[str] = "guide"
+    ranges: ClassVar[Mapping[str, Range]] = {"guidance": Range(0.05, 1.0)}
 
     guidance: float = 0.5  # lambda, the weight of the received head's cross-entropy; the paper searches 0, 0.25, ..., 1
 

@@ -10,6 +10,7 @@ like all weights; it is not used at test.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.types import Batch, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.net import Net
 from unseen.nets.parts.images import distant_permutations, rearranged
 
@@ -28,6 +29,7 @@ GRID = 3
 @dataclass(frozen=True)
 class JiGen(Method):
     name: ClassVar[str] = "jigen"
+    ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.05, 2.0), "whole": Range(0.3, 0.95, log=False)}
 
     weight: float = 0.7  # of the puzzles' cross-entropy
     whole: float = 0.9  # chance that an image stays whole (bias_whole_image of the code)

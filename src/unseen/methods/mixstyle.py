@@ -9,10 +9,11 @@ statistics. Nothing happens at test. In a federation each client mixes within it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.net import Net
 from unseen.nets.parts.styles import MixStyle as MixStyleModule
 from unseen.nets.surgery import insert_after
@@ -21,6 +22,7 @@ from unseen.nets.surgery import insert_after
 @dataclass(frozen=True)
 class MixStyle(Method):
     name: ClassVar[str] = "mixstyle"
+    ranges: ClassVar[Mapping[str, Range]] = {"p": Range(0.2, 1.0, log=False), "alpha": Range(0.05, 1.0)}
 
     p: float = 0.5  # probability of mixing, per batch and stage
     alpha: float = 0.1  # of Beta(alpha, alpha): small values keep most of one of the two styles

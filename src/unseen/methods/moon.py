@@ -10,6 +10,7 @@ first round has no such term.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from unseen.core.tensors import prefixed, snapshot, unprefixed
 from unseen.core.types import Batch, Tensors, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.net import Net
 from unseen.nets.parts.frozen import frozen_features
 
@@ -34,6 +35,7 @@ def contrast(features: Tensor, received: Tensor, previous: Tensor, temperature: 
 @dataclass(frozen=True)
 class Moon(Method):
     name: ClassVar[str] = "moon"
+    ranges: ClassVar[Mapping[str, Range]] = {"mu": Range(0.01, 5.0)}
 
     mu: float = 1.0  # weight of the contrastive term: 1 in the authors' code, 5 in its CIFAR-10 example
     temperature: float = 0.5  # tau

@@ -9,12 +9,13 @@ direction of those that have one is a coin. The rest is FedAvg.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from unseen.core.errors import UserError
 from unseen.core.types import Batch, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.parts.images import rand_augment
 
 MOST = 30  # the magnitude at which an operation is at its strongest
@@ -23,6 +24,7 @@ MOST = 30  # the magnitude at which an operation is at its strongest
 @dataclass(frozen=True)
 class RandAug(Method):
     name: ClassVar[str] = "randaug"
+    ranges: ClassVar[Mapping[str, Range]] = {"magnitude": Range(3.0, 20.0, log=False)}
 
     operations: int = 2  # N, operations on each image
     magnitude: float = 10.0  # M of 30: at 30 a turn is 30 degrees, a shear 0.3, a colour factor 0.1 or 1.9

@@ -11,7 +11,7 @@ divergence of the three views' predictions from their mean. The rest is FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.core.types import Batch, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.parts.images import random_kernel
 
 
@@ -34,6 +34,7 @@ def disagreement(logits: Sequence[Tensor]) -> Tensor:
 @dataclass(frozen=True)
 class RandConv(Method):
     name: ClassVar[str] = "randconv"
+    ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.1, 20.0)}
 
     kernels: tuple[int, ...] = (1, 3, 5, 7)  # sizes k that a kernel is drawn from
     mixing: bool = True  # mix with the images, at a share alpha ~ U(0, 1) (RC_mix) instead of replacing them (RC_img)

@@ -9,6 +9,7 @@ minimises cross-entropy on what is left. Nothing happens at test. The rest is Fe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,12 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.types import Batch, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 
 
 @dataclass(frozen=True)
 class RSC(Method):
     name: ClassVar[str] = "rsc"
+    ranges: ClassVar[Mapping[str, Range]] = {"features": Range(0.05, 0.5), "batch": Range(0.05, 0.5)}
 
     features: float = 1 / 3  # part of the features that is muted
     batch: float = 1 / 3  # part of the batch in which they are

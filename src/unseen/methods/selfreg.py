@@ -11,6 +11,7 @@ projection is shared like all weights and not used at test.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.types import Batch, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.net import Net
 
 LARGE = 2048  # features from which on the projection is not wider than they are
@@ -47,6 +48,7 @@ def partners(labels: Tensor, rng: torch.Generator) -> Tensor:
 @dataclass(frozen=True)
 class SelfReg(Method):
     name: ClassVar[str] = "selfreg"
+    ranges: ClassVar[Mapping[str, Range]] = {"features": Range(0.03, 1.0)}
 
     features: float = 0.3  # weight of the terms on features beside those on logits
     mixup: bool = True  # also the terms to a mixture of two partners

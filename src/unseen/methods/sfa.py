@@ -9,6 +9,7 @@ features, estimated from batch to batch; it stays on the client. Nothing happens
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.core.types import Batch, Work
-from unseen.method import Method
+from unseen.method import Method, Range
 from unseen.nets.parts.probabilistic import joined
 
 RIDGE = 1e-5  # on the diagonal of a covariance of fewer images than dimensions, which has no Cholesky factor
@@ -26,6 +27,7 @@ RIDGE = 1e-5  # on the diagonal of a covariance of fewer images than dimensions,
 @dataclass(frozen=True)
 class SFA(Method):
     name: ClassVar[str] = "sfa"
+    ranges: ClassVar[Mapping[str, Range]] = {"scale": Range(0.05, 1.0), "shift": Range(0.05, 1.0)}
 
     scale: float = 0.5  # standard deviation of alpha
     shift: float = 0.5  # standard deviation of beta; with covariance: its factor on the class's covariance

@@ -119,8 +119,8 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
     against = group.baseline(baseline)
     columns = ["Method", "Runs", "Avg", "Std", "95 % interval", "Avg rank"]
     if against is not None:
-        columns += [f"Δ to {against}", "Wins/losses/pairs", "p", "p (Holm)"]
-    worded = frozenset({"95 % interval", "Wins/losses/pairs"})
+        columns += [f"Δ to {against}", "95 % of Δ", "Wins/losses/pairs", "p", "p (Holm)"]
+    worded = frozenset({"95 % interval", "95 % of Δ", "Wins/losses/pairs"})
     grid = Grid(f"statistics-{group.name}", f"Statistics: {group.title}", columns, worded=worded)
     ranks, comparisons = group.ranks(), group.comparisons(baseline)
     averages = [group.average(row) for row in group.rows]
@@ -140,10 +140,11 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
         if against is not None:
             one = comparisons.get(row.label)
             cells += (
-                [GridCell("-")] * 4
+                [GridCell("-")] * 5
                 if one is None
                 else [
                     GridCell(f"{one.difference:+.2f}", number=one.difference),
+                    GridCell("-" if math.isnan(one.low) else f"{one.low:+.2f} to {one.high:+.2f}", number=one.high),
                     GridCell(f"{one.wins}/{one.losses}/{one.pairs}", number=one.wins),
                     GridCell(p_value(one.p), number=one.p),
                     GridCell(p_value(one.corrected), number=one.corrected),
@@ -157,10 +158,9 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
     )
     if comparisons:
         grid.notes.append(
-            f"p: Wilcoxon's signed-rank test, two-sided, against {against} over pairs of target and seed; Holm: "
-            "corrected "
-            f"for {len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target are not "
-            "independent."
+            f"95 % of Δ: a bootstrap over seeds within targets. p: Wilcoxon's signed-rank test, two-sided, against "
+            f"{against} over pairs of target and seed; Holm: corrected for {len(comparisons)} "
+            f"comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target are not independent."
         )
     return grid
 

@@ -42,6 +42,13 @@ class DataSettings:
     validation: float = option(
         0.1, "Part of each client's images held back for validation.", panel=DATA, least=0, most=0.99
     )
+    in_domain_test: float = option(
+        0.0,
+        "Part of each client's images held back for the in-domain test; with 0, validation images make that number.",
+        panel=DATA,
+        least=0,
+        most=0.99,
+    )
     skip_broken: bool = option(False, "Leave broken images out, and list them.", panel=HOW)
     content: str = ""  # a digest of the images themselves: the same folder with other images is another run
 
@@ -84,6 +91,7 @@ class Settings:
     plan: Plan = field(default_factory=Plan)
     fields: dict[str, Any] = field(default_factory=dict)  # the method's fields that differ from their defaults
     engine: str = option("local", "What carries the orders: local or flower.", panel=HOW)
+    chosen_from: dict[str, Any] | None = None  # of a run that `unseen tune` chose: settings as they were before
 
     @property
     def seed(self) -> int:
@@ -110,6 +118,8 @@ class Settings:
             value = value_of(self, setting)
             if value != setting.default and setting.name != "root":
                 found[setting.name] = value
+        if self.chosen_from is not None:
+            found["chosen from"] = self.chosen_from
         if self.data.content:
             found["data content"] = self.data.content
         if self.net.content:
@@ -165,6 +175,11 @@ def checked(settings: Settings) -> Settings:
     """What one setting alone cannot know to be wrong."""
     if (settings.plan.local_epochs is None) == (settings.plan.local_steps is None):
         raise UserError("Give --local-epochs or --local-steps, and not both.")
+    if settings.data.validation + settings.data.in_domain_test >= 1 - 1e-9:
+        raise UserError(
+            f"--validation {settings.data.validation} and --in-domain-test {settings.data.in_domain_test} leave no images "
+            f"to train on; their sum must be below 1."
+        )
     return settings
 
 
