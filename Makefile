@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test example flower check bench clean
+.PHONY: help setup demo test example flower check results bench clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 \t/' | expand -t 16
@@ -43,6 +43,9 @@ check: setup ## format, lint, types, import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
+
+results: setup ## write the numbers of the documentation anew, from benchmarks/results
+	@$(BIN)/python benchmarks/results.py write
 
 bench: setup ## speed, as ratios measured side by side
 	@for file in benchmarks/overhead.py benchmarks/store.py benchmarks/clients.py benchmarks/kernels.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

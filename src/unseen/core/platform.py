@@ -19,7 +19,9 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 # --- cores and memory ------------------------------------------------------------------------------------------------
@@ -39,6 +41,28 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     return bool(mallopt(M_MMAP_THRESHOLD, NEVER)) and bool(mallopt(M_TRIM_THRESHOLD, NEVER))
+
+
+# --- code ------------------------------------------------------------------------------------------------------------
+@cache
+def source_version() -> str:
+    """The commit of the source tree this runs from, with a + if it has changes; else the installed version."""
+    tree = Path(__file__).resolve().parents[3]
+    if (tree / ".git").exists():
+        try:
+            found = subprocess.run(
+                ["git", "-C", str(tree), "describe", "--always", "--dirty=+", "--abbrev=7"],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=10,
+            )
+            return found.stdout.strip()
+        except (OSError, subprocess.SubprocessError):
+            pass
+    import unseen
+
+    return unseen.__version__
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------

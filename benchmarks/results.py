@@ -1,0 +1,300 @@
+"""The numbers in the documentation, from the records of runs. No number in a page is typed by hand.
+
+    python benchmarks/results.py keep OUT NAME    # copy the small records of finished runs to benchmarks/results/NAME
+    python benchmarks/results.py write            # write every generated part of the pages anew (make results)
+    python benchmarks/results.py check            # say which pages are not what would be written
+
+A page has marks, and what stands between them is written by this file:
+
+    <!-- results: leaderboard digits -->
+    <!-- end -->
+
+Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `methods NAME NAME ...` (one line
+per method of the README), `method METHOD NAME ...` (a method's own line in its page).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from unseen.core.files import write_json
+from unseen.experiments.collect import CHOSEN, Collection, Group, Row, collect
+from unseen.experiments.statistics import average_over_targets, summarise
+from unseen.reports.tables import p_value
+from unseen.runs.directory import RunDirectory, find_runs
+from unseen.runs.results import RoundLine, UnseenScore, Validation
+
+TOP = Path(__file__).parent.parent
+RECORDS = TOP / "benchmarks" / "results"
+PAGES = [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]
+MARK = re.compile(r"(<!-- results: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+SYSTEMS = ("fedfd", "fedfd-a", "gperxan", "stablefdg", "fedadg")  # of the four papers
+EASY = {"digits": "ink"}  # a target that is easier than the sources: the mean is also given without it
+NAMES = {"fedavg": "FedAvg", "fedfd": "FedFD", "fedfd-a": "FedFD-A", "gperxan": "gPerXAN", "stablefdg": "StableFDG",
+         "fedadg": "FedADG"}  # fmt: skip
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+def keep(out: Path, name: str) -> int:
+    """What tables and curves need of each finished run: settings, result, evaluations and a thin line per round."""
+    count = 0
+    for run in find_runs(out):
+        if run.result() is None:
+            continue
+        kept = RunDirectory(RECORDS / name / run.path.name)
+        kept.path.mkdir(parents=True, exist_ok=True)
+        config = json.loads(run.config_path.read_text())
+        config["data"]["root"] = None  # where it lay on this machine is nobody's business
+        config["net"]["weights"] = Path(config["net"]["weights"]).name
+        write_json(kept.config_path, config)
+        (kept.path / "result.json").write_text((run.path / "result.json").read_text())
+        (kept.path / "results.jsonl").write_text("".join(f"{json.dumps(_thin(line))}\n" for line in run.rounds()))
+        if (run.path / "evaluations.jsonl").exists():
+            (kept.path / "evaluations.jsonl").write_text((run.path / "evaluations.jsonl").read_text())
+        count += 1
+    if (out / "bench.json").exists():
+        (RECORDS / name / "bench.json").write_text((out / "bench.json").read_text())
+    return count
+
+
+def _thin(line: RoundLine) -> dict[str, object]:
+    """A round without its clients."""
+    validation = Validation(line.validation.round, line.validation.accuracy) if line.validation else None
+    unseen = UnseenScore(line.unseen.round, line.unseen.accuracy) if line.unseen else None
+    thin = RoundLine(line.round, line.loss, validation=validation, unseen=unseen).to_json()
+    return {key: value for key, value in thin.items() if value not in ({}, None)}
+
+
+def records(name: str) -> Collection | None:
+    folder = RECORDS / name
+    found = collect(folder) if folder.is_dir() else None
+    return found if found is not None and found.groups else None
+
+
+def main_group(name: str) -> Group | None:
+    """The runs of a folder under one condition: those with most runs."""
+    collection = records(name)
+    if collection is None:
+        return None
+    return max(collection.groups, key=lambda group: sum(len(row.results) for row in group.rows))
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+NOTHING = "No runs are recorded yet.\n"
+
+
+def leaderboard(name: str) -> str:
+    group = main_group(name)
+    if group is None:
+        return NOTHING
+    easy = EASY.get(name)
+    compared = group.comparisons()
+    without = [f"without {easy}"] if easy else []
+    head = ["method", *group.targets, "mean", *without, "in-domain", "Δ to FedAvg", "wins", "p"]
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    rows = group.best()
+    best = {t: max(_mean(row, t) for row in rows) for t in group.targets}
+    for place, row in enumerate(rows):
+        average = group.average(row)
+        cells = [row.label.replace("*", "\\*") + (" \\*" if row.sends else "")]
+        for target in group.targets:
+            value = _mean(row, target)
+            cells.append(_bold(f"{value:.1f}", value == best[target]) if not math.isnan(value) else "-")
+        spread = "" if math.isnan(average.std) else f" ± {average.std:.1f}"
+        cells.append(_bold(f"{average.mean:.1f}{spread}", place == 0) if average.count else "-")
+        if easy:
+            rest = average_over_targets(row.scores(), [t for t in group.targets if t != easy])
+            cells.append(f"{rest.mean:.1f}" if rest.count else "-")
+        inside = group.average(row, "in_domain_accuracy")
+        cells.append(f"{inside.mean:.1f}" if inside.count else "-")
+        one = compared.get(row.label)
+        if one is None:
+            cells += ["", "", ""]
+        else:
+            interval = "" if math.isnan(one.low) else f" ({one.low:+.1f} to {one.high:+.1f})"
+            cells += [f"{one.difference:+.1f}{interval}", f"{one.wins}/{one.pairs}", p_value(one.corrected)]
+        lines.append("| " + " | ".join(cells) + " |")
+    notes = [
+        "Accuracy in % on the whole unseen domain, of the round that the sources' validation images chose; mean and",
+        "standard deviation over seeds. In-domain: the same model on held-back images of the sources. Δ: paired by target",
+        "and seed, with a 95 % interval by a bootstrap over seeds. p: Wilcoxon's signed-rank test, Holm-corrected for all",
+        "methods of the table. \\* sends more than the model's weights.",
+    ]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def _bold(text: str, wanted: bool) -> str:
+    return f"**{text}**" if wanted else text
+
+
+def _mean(row: Row, target: str) -> float:
+    return summarise(value for (name, _), value in row.scores().items() if name == target).mean
+
+
+def sentences(name: str) -> str:
+    """What the table says, in words."""
+    group = main_group(name)
+    if group is None:
+        return NOTHING
+    compared, lines = group.comparisons(), []
+    rows = {row.label: row for row in group.rows}
+    best = group.best()[0]
+    lines.append(f"**{named(best)}** has the best mean over unseen domains, {group.average(best).mean:.1f} %.")
+    ours = [(label, compared[label]) for label in rows if rows[label].method in SYSTEMS and label in compared]
+    for label, one in sorted(ours, key=lambda pair: -pair[1].difference):
+        if label.endswith(CHOSEN) or rows[label].fields:
+            continue
+        way = "ahead of" if one.difference > 0 else "behind"
+        sure = "; too few seeds for an interval" if math.isnan(one.low) else f", {one.low:+.1f} to {one.high:+.1f}"
+        lines.append(
+            f"{named(rows[label])} is {way} FedAvg by {abs(one.difference):.1f} points{sure}: {one.wins} of {one.pairs} "
+            f"pairs, p = {p_value(one.corrected)} after Holm's correction."
+        )
+    if (apart := noise_floor(group)) is not None:
+        lines.append(
+            f"FedAvg against itself: two seeds are {apart:.1f} points apart on the mean over targets (root mean square). "
+            "A smaller difference between two single runs means nothing."
+        )
+    return "\n".join(f"- {line}" for line in lines) + "\n"
+
+
+def noise_floor(group: Group) -> float | None:
+    """How far two FedAvg runs are apart that differ in their seed alone."""
+    row = next((row for row in group.rows if row.label == "fedavg"), None)
+    if row is None:
+        return None
+    std = group.average(row).std
+    return None if math.isnan(std) else math.sqrt(2) * std
+
+
+def named(row: Row) -> str:
+    words = row.label.removeprefix(row.method)
+    return NAMES.get(row.method, f"`{row.method}`") + words
+
+
+def runs(name: str) -> str:
+    """Command, commits, seeds and kernels."""
+    collection, group = records(name), main_group(name)
+    if collection is None or group is None:
+        return NOTHING
+    results = [result for row in group.rows for result in row.results.values()]
+    said = collection.about.get("commands", [])
+    commits = sorted({result.commit for result in results if result.commit})
+    seconds = sorted(result.seconds for row in group.rows if row.label == "fedavg" for result in row.results.values())
+    lines = ["```", *said, f"unseen report benchmarks/results/{name}", "```", ""]
+    lines.append(
+        f"{len(results)} runs; seeds {', '.join(map(str, group.seeds))}; kernels "
+        f"{', '.join(sorted({r.kernels for r in results}))}; commits {', '.join(commits) or 'not recorded'}; "
+        + (f"a FedAvg run took {seconds[len(seconds) // 2]:.0f} s (median)." if seconds else "")
+    )
+    return "\n".join(lines) + "\n"
+
+
+def inference(name: str) -> str:
+    from unseen.reports.tables import inference_grid, markdown
+
+    group = main_group(name)
+    grid = inference_grid(group) if group is not None else None
+    return NOTHING if grid is None else markdown(grid)
+
+
+def figure(name: str) -> str:
+    """Differences to FedAvg with their intervals, as docs/img/results-NAME.svg."""
+    group = main_group(name)
+    if group is None:
+        return NOTHING
+    if not CHECKING:
+        draw(group, TOP / "docs" / "img" / f"results-{name}.svg")
+    return f"![Difference to FedAvg of every method on {name}](img/results-{name}.svg)\n"
+
+
+def draw(group: Group, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "unseen"  # the same picture for the same numbers
+    compared = sorted(group.comparisons().items(), key=lambda pair: pair[1].difference)
+    shown, axes = plt.subplots(figsize=(7, 0.6 + 0.24 * len(compared)))
+    for place, (label, one) in enumerate(compared):
+        row = next(row for row in group.rows if row.label == label)
+        colour = "#b3541e" if row.method in SYSTEMS else "#4c6a8a"
+        if not math.isnan(one.low):
+            axes.plot([one.low, one.high], [place, place], color=colour, linewidth=2)
+        axes.plot([one.difference], [place], "o", color=colour, markersize=5)
+    axes.axvline(0, color="#888888", linewidth=1)
+    axes.set_yticks(range(len(compared)), [label for label, _ in compared], fontsize=8)
+    axes.set_xlabel("points ahead of FedAvg, mean over unseen domains (95 % interval over seeds)", fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    shown.tight_layout()
+    path.parent.mkdir(exist_ok=True)
+    shown.savefig(path, metadata={"Date": None})
+    plt.close(shown)
+
+
+def method(label: str, *names: str) -> str:
+    """A method's own numbers, for its page."""
+    lines = []
+    for name in names:
+        group = main_group(name)
+        for row in group.rows if group is not None else []:
+            if group is not None and row.method == label and (average := group.average(row)).count:
+                one = group.comparisons().get(row.label)
+                words = "" if one is None else f", {one.difference:+.1f} to FedAvg ({one.wins} of {one.pairs} pairs)"
+                spread = "" if math.isnan(average.std) else f" ± {average.std:.1f}"
+                lines.append(f"- `{name}`: {row.label} {average.mean:.1f}{spread} %{words}")
+    return "\n".join([*(lines or ["No runs of this version are recorded yet."]), ""])
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
+    "method": method,
+}  # fmt: skip
+CHECKING = False
+
+
+def generated(page: str) -> str:
+    """A page with its generated parts as they should be."""
+
+    def part(match: re.Match[str]) -> str:
+        kind, *words = match[2].split()
+        return match[1] + PARTS[kind](*words) + match[3]
+
+    return MARK.sub(part, page)
+
+
+def stale() -> list[Path]:
+    """Pages that are not what would be written now."""
+    global CHECKING
+    CHECKING = True
+    return [page for page in PAGES if generated(page.read_text()) != page.read_text()]
+
+
+def main(words: Sequence[str]) -> int:
+    if len(words) == 3 and words[0] == "keep":
+        print(f"kept {keep(Path(words[1]), words[2])} runs in {RECORDS / words[2]}")
+        return 0
+    if words in (["write"], ["check"]):
+        if words == ["check"]:
+            pages = stale()
+            print("\n".join(f"{page} is not what its records say: make results" for page in pages) or "all as recorded")
+            return 1 if pages else 0
+        for page in PAGES:
+            text = page.read_text()
+            if (new := generated(text)) != text:
+                page.write_text(new)
+                print(f"wrote {page}")
+        return 0
+    print(__doc__)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,44 @@
+"""The numbers in the pages are those of the records."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.report.runs import invent
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "results.py"
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("unseen_results", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_what_its_records_say(script: ModuleType) -> None:
+    assert script.stale() == [], "run `make results`"
+
+
+def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(script, "CHECKING", True)
+    invent(tmp_path / "out", {"fedavg": 0.5, "fedfd-a": 0.6, "stablefdg": 0.45}, targets=("ink", "street"))
+    assert script.keep(tmp_path / "out", "digits") == 18
+    board = script.leaderboard("digits").splitlines()
+    assert board[0].startswith("| method | ink | street | mean | without ink | in-domain |")
+    # Scores are score + t/100 + s/1000: fedfd-a has 60.1 and 61.1, so 60.6 over both, and +10 everywhere.
+    assert board[2].startswith("| fedfd-a | **60.1** | **61.1** | **60.6 ± 0.1** | 61.1 |") and "+10.0" in board[2]
+    assert "6/6" in board[2] and board[4].startswith("| stablefdg \\* |")
+    words = script.sentences("digits")
+    assert "**FedFD-A** has the best mean" in words and "StableFDG is behind FedAvg by 5.0 points" in words
+    assert "FedAvg against itself" in words and "seeds 0, 1, 2" in script.runs("digits")
+    page = "x\n<!-- results: method fedfd-a digits -->\nold\n<!-- end -->\n"
+    assert "fedfd-a 60.6 ± 0.1 %, +10.0 to FedAvg (6 of 6 pairs)" in script.generated(page)
+    assert not list((tmp_path / "records").rglob("*.safetensors"))
