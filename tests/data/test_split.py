@@ -61,16 +61,22 @@ def test_nothing_is_lost_and_nothing_twice(index: DomainIndex, rule: str, seed: 
 
 
 @settings(max_examples=60, deadline=None)
-@given(indexes(), st.floats(0, 0.6), st.integers(0, 9))
+@given(indexes(), st.floats(0, 0.6), st.sampled_from([0.0, 0.15, 0.3]), st.integers(0, 9))
 def test_a_split_loses_nothing_parts_no_group_and_leaves_every_class_in_training(
-    index: DomainIndex, fraction: float, seed: int
+    index: DomainIndex, fraction: float, test_fraction: float, seed: int
 ) -> None:
     rows = np.arange(len(index))
-    train, validation = split(rows, index.label, index.group, fraction, seed, "c", index.domain)
-    assert sorted([*train.tolist(), *validation.tolist()]) == rows.tolist()
-    assert not set(index.group[train].tolist()) & set(index.group[validation].tolist())
-    assert set(index.label[train].tolist()) == set(index.label.tolist())
-    assert abs(len(validation) - fraction * len(rows)) <= 3 or fraction > 0.4  # a group is at most three images
+    parts = split(rows, index.label, index.group, fraction, seed, "c", index.domain, test_fraction)
+    assert sorted(row for part in parts for row in part.tolist()) == rows.tolist()
+    groups = [set(index.group[part].tolist()) for part in parts]
+    assert sum(len(part) for part in groups) == len(set.union(*groups))
+    assert set(index.label[parts.train].tolist()) == set(index.label.tolist())
+    # A group is at most three images.
+    assert abs(len(parts.validation) - fraction * len(rows)) <= 3 or fraction > 0.4
+    assert abs(len(parts.test) - test_fraction * len(rows)) <= 3 or fraction + test_fraction > 0.4
+    # The test's part changes nothing about validation.
+    without = split(rows, index.label, index.group, fraction, seed, "c", index.domain)
+    assert np.array_equal(without.validation, parts.validation) and len(without.test) == 0
 
 
 def test_one_client_per_domain() -> None:
@@ -166,26 +172,38 @@ def test_a_dirichlet_that_cannot_be_drawn_says_so() -> None:
 
 def test_the_split_is_stratified() -> None:
     labels = np.array([0] * 50 + [1] * 30 + [2] * 20)
-    train, validation = split(np.arange(100) + 1000, labels, np.arange(100), 0.2, 0, "photo")
+    train, validation, test = split(np.arange(100) + 1000, labels, np.arange(100), 0.2, 0, "photo", test_fraction=0.1)
     assert np.bincount(labels[validation - 1000]).tolist() == [10, 6, 4]
-    assert len(train) == 80
+    assert np.bincount(labels[test - 1000]).tolist() == [5, 3, 2]
+    assert len(train) == 70
+
+
+def test_a_split_without_a_test_is_that_of_earlier_versions() -> None:
+    # By the code of commit 39909d8.
+    labels, groups = [0] * 6 + [1] * 6 + [2] * 3, [0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9]
+    train, validation, test = split(np.arange(15), np.array(labels), np.array(groups), 0.3, 3, "c")
+    assert train.tolist() == [0, 1, 4, 5, 6, 7, 8, 9, 12, 13]
+    assert validation.tolist() == [2, 3, 10, 11, 14] and test.tolist() == []
 
 
 def test_small_classes_together_give_the_fraction() -> None:
     labels = np.repeat(np.arange(10), 4)  # 10 % of four is no image: every second or third class gives one
-    _, validation = split(np.arange(40), labels, np.arange(40), 0.1, 0, "c")
+    _, validation, _ = split(np.arange(40), labels, np.arange(40), 0.1, 0, "c")
     assert len(validation) == 4
     assert np.bincount(labels[validation], minlength=10).max() == 1
 
 
 def test_a_class_of_one_image_trains() -> None:
-    train, validation = split(np.arange(3), np.array([0, 1, 1]), np.arange(3), 0.5, 0, "c")
+    train, validation, _ = split(np.arange(3), np.array([0, 1, 1]), np.arange(3), 0.5, 0, "c")
     assert 0 in train and len(validation) == 1
 
 
 def test_no_fraction_no_validation_and_a_senseless_fraction_is_refused() -> None:
-    train, validation = split(np.arange(5), np.zeros(5), np.arange(5), 0.0, 0, "c")
-    assert train.tolist() == [0, 1, 2, 3, 4] and validation.tolist() == []
+    train, validation, test = split(np.arange(5), np.zeros(5), np.arange(5), 0.0, 0, "c")
+    assert train.tolist() == [0, 1, 2, 3, 4] and validation.tolist() == [] == test.tolist()
+    for wrong in (-0.1, 0.7):
+        with pytest.raises(UserError, match="in-domain test"):
+            split(np.arange(5), np.zeros(5), np.arange(5), 0.3, 0, "c", test_fraction=wrong)
     with pytest.raises(UserError, match="fraction"):
         split(np.arange(5), np.zeros(5), np.arange(5), 1.0, 0, "c")
 
@@ -202,9 +220,10 @@ def test_a_site_with_its_own_folder_alone_comes_to_the_same_split(tmp_path: Path
     paint_tree(tmp_path / "set", domains=3, classes=3, each=7)
     whole = index_folder(tmp_path / "set")
     rows = partition(whole, whole.sources("d0"), "domain", 4)["d2"]
-    here = split(rows, whole.label[rows], whole.group[rows], 0.3, 4, "d2", whole.domain[rows])
+    here = split(rows, whole.label[rows], whole.group[rows], 0.3, 4, "d2", whole.domain[rows], 0.2)
     site = index_site(tmp_path / "set/d2", whole.classes)
-    there = split(np.arange(len(site)), site.label, site.group, 0.3, 4, "d2", site.domain)
+    there = split(np.arange(len(site)), site.label, site.group, 0.3, 4, "d2", site.domain, 0.2)
+    assert len(here.test) == 4
     for one, other in zip(here, there, strict=True):
         assert [whole.paths[row] for row in one] == [f"d2/{site.paths[row]}" for row in other]
 
@@ -215,20 +234,18 @@ def test_two_drawings_of_a_digit_stay_together() -> None:
         clients = partition(index, index.sources("street"), rule, 0)
         assert_everything_once(index, index.sources("street"), clients)
         for client, rows in clients.items():
-            train, held = split(rows, index.label[rows], index.group[rows], 0.2, 0, client, index.domain[rows])
-            assert not set(index.group[train].tolist()) & set(index.group[held].tolist())
+            parts = split(rows, index.label[rows], index.group[rows], 0.2, 0, client, index.domain[rows], 0.15)
+            groups = [set(index.group[part].tolist()) for part in parts]
+            assert sum(len(part) for part in groups) == len(set.union(*groups))
 
 
 def test_sites_hold_their_images_and_never_the_target(tmp_path: Path) -> None:
     paint_tree(tmp_path / "set", domains=3, classes=2, each=5)
     store = open_store(index_folder(tmp_path / "set"), 4, progress=False, cache=tmp_path / "cache")
-    sites = make_sites(store, partition(store.index, store.index.sources("d1"), "domain", 0), 0.2, 0)
+    sites = make_sites(store, partition(store.index, store.index.sources("d1"), "domain", 0), 0.2, 0, 0.2)
     assert [site.client for site in sites] == ["d0", "d2"]
-    assert [(len(site.train), len(site.validation)) for site in sites] == [(8, 2), (8, 2)]
-    assert {int(d) for site in sites for part in (site.train, site.validation) for d in part.domains} == {0, 2}
-    greys = [
-        round(float(v) * 255)
-        for part in (sites[1].train, sites[1].validation)
-        for v in part.batch(torch.arange(len(part))).x[:, 0, 0, 0]
-    ]
+    parts = [(site.train, site.validation, site.test) for site in sites]
+    assert [[len(part) for part in site] for site in parts] == [[6, 2, 2], [6, 2, 2]]
+    assert {int(d) for site in parts for part in site for d in part.domains} == {0, 2}
+    greys = [round(float(v) * 255) for part in parts[1] for v in part.batch(torch.arange(len(part))).x[:, 0, 0, 0]]
     assert sorted(greys) == [100 + 5 * k for k in range(10)]

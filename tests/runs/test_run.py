@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.small_runs import run_local, settings
+from tests.small_runs import assembled, run_local, settings
 from unseen.core.errors import UserError
 from unseen.core.files import read_json, read_tensors
+from unseen.federation.measure import measure
 from unseen.runs.directory import RunDirectory, directory_for, find_runs
 from unseen.runs.settings import Settings, with_seed
 
@@ -64,7 +65,34 @@ def test_the_selected_round_is_the_best_validated(unbroken: Path) -> None:
     scores[4] = result["validation_last"]["accuracy"]
     best = max(scores.values())
     assert result["selected_round"] == min(r for r, s in scores.items() if s == best)
-    assert result["in_domain_accuracy"] == pytest.approx(best)
+    assert result["in_domain_images"] == "test"  # measured on images that selected nothing
+
+
+def test_without_test_images_the_validation_images_make_the_in_domain_number(tmp_path: Path) -> None:
+    record = run_local(tiny(in_domain_test=0, validation=0.2, test_every=0), out=tmp_path).record
+    assert record.in_domain_images == "validation"
+    assert record.validation_last is not None
+    assert record.last_in_domain_accuracy == record.validation_last.accuracy
+
+
+def test_the_in_domain_number_and_the_last_round_are_those_of_their_models(tmp_path: Path) -> None:
+    chosen = tiny(method="fedavg", server_selection="last")
+    by_hand = assembled(chosen)
+    result = run_local(chosen, out=tmp_path)
+    record = result.record
+    assert record.selected_round == 4
+    assert (record.accuracy, record.in_domain_accuracy) == (record.last_accuracy, record.last_in_domain_accuracy)
+    scores = {}
+    for client, site in by_hand.data.sites.items():
+        assert site.test is not None and len(site.test) > 0
+        assert not {tuple(row) for row in rows_of(site.test)} & {tuple(row) for row in rows_of(site.validation)}
+        scores[client] = measure(by_hand.method.predict, result.model.net, site.test, chosen.plan).accuracy
+    assert record.in_domain == scores
+    assert record.in_domain_accuracy == pytest.approx(sum(scores.values()) / 3)
+
+
+def rows_of(images: Any) -> list[list[float]]:
+    return images.batch(torch.arange(len(images))).x.flatten(1).tolist()
 
 
 def test_the_target_is_never_with_a_client(unbroken: Path) -> None:

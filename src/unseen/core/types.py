@@ -23,6 +23,7 @@ Tensors = dict[str, Tensor]  # flat: one state_dict, one Flower ArrayRecord, one
 Metrics = dict[str, float]
 Memory = MutableMapping[str, Tensor]
 Kind = Literal["survey", "train", "evaluate"]
+Held = Literal["validation", "test"]  # images that a client does not train on: to select by, and to measure with
 
 
 class Share(NamedTuple):
@@ -49,6 +50,7 @@ class Order:
     state: Tensors  # nothing: the model that came with the survey of the same round
     brief: Tensors = field(default_factory=dict)  # what the method wrote for this client alone
     evaluate: bool = False  # also measure the received evaluation model on the client's validation images
+    images: Held = "validation"  # which images an "evaluate" order asks about
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Reply:
     client: ClientId
     kind: Kind
     round: int
-    num_examples: int  # training images; for "evaluate" orders, validation images
+    num_examples: int  # training images; for "evaluate" orders, the images that it asks about
     state: Tensors = field(default_factory=dict)  # the model's share
     report: Tensors = field(default_factory=dict)  # what the method tells beyond the model
     metrics: Metrics = field(default_factory=dict)
@@ -108,7 +110,11 @@ class Site:
 
     client: ClientId
     train: ImageSet
-    validation: ImageSet
+    validation: ImageSet  # these select: the round on the server, a checkpoint on the client
+    test: ImageSet | None = None  # these only measure: nothing was selected by them; None or empty if there are none
+
+    def held(self, which: Held) -> ImageSet | None:
+        return self.validation if which == "validation" else self.test
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Domains -> clients, and each client's images -> training and validation.
+"""Domains -> clients, and each client's images -> training, validation and in-domain test.
 
 Rules, as written on the command line:
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -223,6 +224,14 @@ _FORMS = {
 RULES = tuple(_FORMS.values())
 
 
+class Split(NamedTuple):
+    """The rows of one client, each part sorted."""
+
+    train: IntArray
+    validation: IntArray  # select by these
+    test: IntArray  # measure with these
+
+
 def split(
     rows: IntArray,
     labels: IntArray,
@@ -231,15 +240,22 @@ def split(
     seed: int,
     client: ClientId,
     domains: IntArray | None = None,
-) -> tuple[IntArray, IntArray]:
-    """Training and validation rows of one client, sorted: `fraction` is validation's part.
+    test_fraction: float = 0.0,
+) -> Split:
+    """Training, validation and test rows of one client: `fraction` is validation's part, `test_fraction` the test's.
 
     `labels`, `groups` and `domains` have one entry per entry of `rows`. Stratified by class (and domain), whole groups,
     at least one training group per stratum. Depends on the client's own images and (seed, client) alone: a site that
-    has nothing but its own folder comes to the same split as a simulation that has them all.
+    has nothing but its own folder comes to the same split as a simulation that has them all. The validation images are
+    the same whatever the test's part is.
     """
     if not 0 <= fraction < 1:
         raise UserError(f"The validation fraction must be at least 0 and below 1, not {fraction}.")
+    if not (test_fraction >= 0 and fraction + test_fraction < 1 - 1e-9):
+        raise UserError(
+            f"The fraction for the in-domain test must be at least 0 and, with validation's {fraction}, below 1; it is "
+            f"{test_fraction}."
+        )
     places = np.arange(len(rows), dtype=np.int64)
     members = _by_group(places, np.asarray(groups))
     _, label = np.unique(labels, return_inverse=True)
@@ -250,28 +266,49 @@ def split(
     strata: dict[int, list[IntArray]] = {}
     for group in members:
         strata.setdefault(int(stratum[group[0]]), []).append(group)
-    rng = numpy_generator(seed, client=client, purpose="split")
+    sizes = [sum(len(group) for group in parts) for parts in strata.values()]
+    validation, rest = _hold_back(
+        list(strata.values()),
+        [fraction * size for size in sizes],
+        numpy_generator(seed, client=client, purpose="split"),
+    )
+    test, rest = _hold_back(
+        rest, [test_fraction * size for size in sizes], numpy_generator(seed, client=client, purpose="in-domain test")
+    )
+    training = np.setdiff1d(places, np.concatenate([validation, test]))
+    return Split(np.sort(rows[training]), np.sort(rows[validation]), np.sort(rows[test]))
+
+
+def _hold_back(
+    strata: Sequence[Sequence[IntArray]], wanted: Sequence[float], rng: np.random.Generator
+) -> tuple[IntArray, list[list[IntArray]]]:
+    """So many images of each stratum, in whole groups, and the groups that are left."""
     held: list[IntArray] = []
+    left: list[list[IntArray]] = []
     owed = 0.0
-    for parts in strata.values():
+    for parts, count in zip(strata, wanted, strict=True):
         # What a stratum's whole groups give too much or too little, the next one makes up for.
-        owed += fraction * sum(len(group) for group in parts)
+        owed += count
+        taken: set[int] = set()
         for g in _shuffled(len(parts), rng)[:-1]:  # the last one always trains
             if len(parts[g]) / 2 > owed + 1e-9:
                 break
             held.append(parts[g])
+            taken.add(int(g))
             owed -= len(parts[g])
-    validation = np.sort(_join(held))
-    training = np.setdiff1d(places, validation)
-    return np.sort(rows[training]), np.sort(rows[validation])
+        left.append([group for g, group in enumerate(parts) if g not in taken])
+    return _join(held), left
 
 
-def make_sites(store: Store, clients: Mapping[ClientId, IntArray], fraction: float, seed: int) -> list[Site]:
-    """A desk per client: its training and validation images."""
+def make_sites(
+    store: Store, clients: Mapping[ClientId, IntArray], fraction: float, seed: int, test_fraction: float = 0.0
+) -> list[Site]:
+    """A desk per client: its training, validation and test images."""
     index = store.index
     sites = []
     for client, rows in clients.items():
-        domains = index.domain[rows]
-        train, validation = split(rows, index.label[rows], index.group[rows], fraction, seed, client, domains)
-        sites.append(Site(client, store.images.subset(train), store.images.subset(validation)))
+        parts = split(
+            rows, index.label[rows], index.group[rows], fraction, seed, client, index.domain[rows], test_fraction
+        )
+        sites.append(Site(client, *(store.images.subset(part) for part in parts)))
     return sites

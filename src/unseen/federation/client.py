@@ -13,7 +13,7 @@ from unseen.core.plan import Plan
 from unseen.core.platform import keep_freed_memory
 from unseen.core.seeding import derive, torch_generator
 from unseen.core.tensors import load, pick, prefixed, snapshot, unprefixed
-from unseen.core.types import Batch, ClientId, Metrics, Order, Reply, Site, Tensors, Work
+from unseen.core.types import Batch, ClientId, ImageSet, Metrics, Order, Reply, Site, Tensors, Work
 from unseen.federation.client_state import ClientStates
 from unseen.federation.measure import Score, measure, precision
 from unseen.method import Method
@@ -53,9 +53,11 @@ class ClientRunner:
         with torch.random.fork_rng(devices=devices):
             # Dropout and the modules inside a net draw from torch's default generator; everything else from work.rng.
             torch.manual_seed(derive(self.plan.seed, round=order.round, client=client, purpose=f"default-{order.kind}"))
-            metrics = self._evaluate(site, order.state) if order.evaluate or order.kind == "evaluate" else {}
+            asked = order.evaluate or order.kind == "evaluate"
+            images = site.held(order.images)
+            metrics = self._evaluate(images, order.state) if asked and images is not None else {}
             if order.kind == "evaluate":
-                return Reply(client, order.kind, order.round, len(site.validation), metrics=metrics)
+                return Reply(client, order.kind, order.round, len(images or ()), metrics=metrics)
             work = self._work_for(client, site, order)
             if order.kind == "survey":
                 self.net.eval()
@@ -64,10 +66,10 @@ class ClientRunner:
                 return Reply(client, order.kind, order.round, len(site.train), report=statistics, metrics=metrics)
             return self._train(work, metrics)
 
-    def _evaluate(self, site: Site, state: Mapping[str, Tensor]) -> Metrics:
-        """The received evaluation model on the client's validation images."""
+    def _evaluate(self, images: ImageSet, state: Mapping[str, Tensor]) -> Metrics:
+        """The received evaluation model on images that the client does not train on."""
         load(self.net, {**self.initial, **state})
-        score = measure(self.method.predict, self.net, site.validation, self.plan)
+        score = measure(self.method.predict, self.net, images, self.plan)
         return _metrics("received", score)
 
     def _work_for(self, client: ClientId, site: Site, order: Order) -> Work:

@@ -23,7 +23,13 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], Tensors]:
 
 
 def pack_order(client: str, order: Order) -> bytes:
-    about = {"client": client, "kind": order.kind, "round": order.round, "evaluate": order.evaluate}
+    about = {
+        "client": client,
+        "kind": order.kind,
+        "round": order.round,
+        "evaluate": order.evaluate,
+        "images": order.images,
+    }
     return _pack(about, prefixed("state/", order.state) | prefixed("brief/", order.brief))
 
 

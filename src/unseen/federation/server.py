@@ -13,7 +13,7 @@ from unseen.core.errors import UserError
 from unseen.core.plan import Plan
 from unseen.core.seeding import numpy_generator
 from unseen.core.tensors import pick
-from unseen.core.types import ClientId, Engine, Metrics, Order, Reply, Server, Share, Tensors
+from unseen.core.types import ClientId, Engine, Held, Metrics, Order, Reply, Server, Share, Tensors
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import Score
 from unseen.method import Method
@@ -21,7 +21,7 @@ from unseen.method import Method
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The aggregated model of one round on the clients' validation images."""
+    """The aggregated model of one round on images that the clients do not train on."""
 
     round: int
     clients: dict[ClientId, Score]
@@ -133,10 +133,10 @@ def federate(
         )
 
 
-def evaluate(engine: Engine, state: Tensors, round: int, ledger: Ledger) -> Evaluation:
-    """One state on all clients' validation images."""
+def evaluate(engine: Engine, state: Tensors, round: int, ledger: Ledger, images: Held = "validation") -> Evaluation:
+    """One state on all clients' validation or test images."""
     exchange = Exchange(engine, ledger, {})
-    orders = {client: Order("evaluate", round, state) for client in engine.clients()}
+    orders = {client: Order("evaluate", round, state, images=images) for client in engine.clients()}
     for _ in exchange.replies(orders):
         pass
     return Evaluation(round, exchange.scores)

@@ -96,7 +96,7 @@ class RunResult:
     seed: int
     protocol: str
     accuracy: float | None  # on the unseen domain, of the selected model
-    in_domain_accuracy: float | None  # on the sources' validation images, of the same model
+    in_domain_accuracy: float | None  # on the sources' `in_domain_images`, of the same model
     selected_round: int
     rounds: int
     selection: str
@@ -106,6 +106,9 @@ class RunResult:
     engine: str = "local"
     loss: float | None = None
     in_domain: dict[str, float] = field(default_factory=dict)
+    in_domain_images: str = "validation"  # "test": images that selected nothing
+    last_accuracy: float | None = None  # on the unseen domain, of the last round's model, whatever was selected
+    last_in_domain_accuracy: float | None = None  # on the sources' `in_domain_images`, of the last round's model
     selection_words: str = ""
     peeks: bool = False
     bytes_up: float = 0.0  # per client and round

@@ -21,7 +21,7 @@ import torch
 
 from unseen.core.platform import Kernels, prepare_process
 from unseen.core.tensors import load, snapshot
-from unseen.core.types import ClientId, Engine, ImageSet, Server, Share, Site, Tensors
+from unseen.core.types import ClientId, Engine, Held, ImageSet, Server, Share, Site, Tensors
 from unseen.data.augment import augment
 from unseen.data.domains import DomainIndex
 from unseen.data.split import make_sites, partition
@@ -102,8 +102,9 @@ def load_data(planned: PlannedRun, watcher: Watcher) -> RunData:
         watcher.said(f"left out {len(store.left_out)} broken images: {', '.join(store.left_out)}")
     index = store.index
     clients = partition(index, index.sources(target), settings.data.partition, settings.seed)
-    sites = {site.client: site for site in make_sites(store, clients, settings.data.validation, settings.seed)}
-    return RunData(index.classes, sites, store.domain(target))
+    asked = settings.data
+    sites = make_sites(store, clients, asked.validation, settings.seed, asked.in_domain_test)
+    return RunData(index.classes, {site.client: site for site in sites}, store.domain(target))
 
 
 def assemble(planned: PlannedRun, data: RunData) -> Assembly:
@@ -275,10 +276,15 @@ class Execution:
         last = evaluate(self.engine, server.state, server.round, ledger)
         self._select(selection, last, server.state)
         selection.finished(server.round, server.state)
-        in_domain = last
+        images: Held = "test" if settings.data.in_domain_test > 0 else "validation"
+        last_in_domain = (
+            last if images == "validation" else evaluate(self.engine, server.state, server.round, ledger, images)
+        )
+        last_score = self._test(server.state)
+        in_domain, score = last_in_domain, last_score
         if selection.round != server.round:
-            in_domain = evaluate(self.engine, selection.state, selection.round, ledger)
-        score = self._test(selection.state)
+            in_domain = evaluate(self.engine, selection.state, selection.round, ledger, images)
+            score = self._test(selection.state)
         result = RunResult(
             method=settings.method,
             fields=settings.fields,
@@ -295,6 +301,9 @@ class Execution:
             selection=settings.plan.server_selection,
             selection_words=WORDS[settings.plan.server_selection],
             peeks=settings.plan.server_selection == "oracle",
+            in_domain_images=images,
+            last_accuracy=number(last_score.accuracy),
+            last_in_domain_accuracy=number(last_in_domain.accuracy(settings.plan.validation_mean)),
             selected_round=selection.round,
             rounds=settings.plan.rounds,
             bytes_up=ledger.per_trip("up"),

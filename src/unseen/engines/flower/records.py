@@ -11,7 +11,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from unseen.core.types import ClientId, Kind, Order, Reply, Tensors
+from unseen.core.types import ClientId, Held, Kind, Order, Reply, Tensors
 
 # Flower's three categories; the survey is a question of ours.
 MESSAGE_TYPES: dict[Kind, str] = {"survey": "query.survey", "train": "train", "evaluate": "evaluate"}
@@ -65,7 +65,14 @@ def _layout(tensors: Mapping[str, Tensor]) -> str:
 def order_content(client: ClientId, order: Order, about: Mapping[str, str], packer: ArrayPacker) -> RecordDict:
     """One record dict per client, never shared: Flower writes into what it is given."""
     config = ConfigRecord(
-        {**about, "client": client, "kind": order.kind, "round": order.round, "evaluate": order.evaluate}
+        {
+            **about,
+            "client": client,
+            "kind": order.kind,
+            "round": order.round,
+            "evaluate": order.evaluate,
+            "images": order.images,
+        }
     )
     content = RecordDict({"order": config})
     packer.put(content, "state", order.state)
@@ -76,7 +83,8 @@ def order_content(client: ClientId, order: Order, about: Mapping[str, str], pack
 def read_order(content: RecordDict, kind: Kind) -> Order:
     config = content["order"]
     state, brief = read_arrays(content, "state"), read_arrays(content, "brief")
-    return Order(kind, int(config["round"]), state, brief, bool(config["evaluate"]))
+    images: Held = "test" if config["images"] == "test" else "validation"
+    return Order(kind, int(config["round"]), state, brief, bool(config["evaluate"]), images)
 
 
 def reply_content(reply: Reply) -> RecordDict:

@@ -141,7 +141,8 @@ def _site_runner(own: SiteConfig, settings_json: str, classes_json: str) -> Clie
     method = parse(settings.method, settings.fields)
     store = store_of(settings, index_site(own.folder, classes, own.site))
     rows = np.arange(len(store.index), dtype=np.int64)
-    (site,) = make_sites(store, {own.site: rows}, settings.data.validation, settings.seed)
+    data = settings.data
+    (site,) = make_sites(store, {own.site: rows}, data.validation, settings.seed, data.in_domain_test)
     net = _net(settings, method, own, len(classes))
     # By the settings as the server sent them: the same experiment, whatever this site adds to it.
     states = ClientStates(own.keep / directory_for(sent, Path()).name)
