@@ -40,6 +40,7 @@ for number in range(done + 1, config["plan"]["rounds"] + 1):
         time.sleep(0.02)
 with (path.parent / "order").open("a") as file:
     file.write(path.name + "\\n")
+(path / "model.safetensors").touch()
 (path / "result.json").write_text(json.dumps({
     "method": config["method"], "data": "digits", "target": "ink", "seed": 0, "protocol": "digits",
     "accuracy": 0.5, "in_domain_accuracy": 0.6, "selected_round": 3, "rounds": 3, "selection": "last"}))

@@ -26,6 +26,7 @@ def finish(job: Job, validation: float, unseen: float) -> None:
     job.directory.append(RoundLine(1, 1.0, validation=Validation(1, validation)))
     record = RunResult(s.method, s.data.name, s.target, s.seed, s.protocol, unseen, validation, 1, s.plan.rounds, "x")
     write_json(job.directory.path / "result.json", record.to_json())
+    job.directory.model_path.touch()
     job.status = "finished"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import tempfile
@@ -63,17 +64,21 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except OSError as error:
+        raise UserError(f"{path} could not be read ({error.strerror}).") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise UserError(
             f"{path} is not valid JSON; it may be cut off. Delete it and run the same command again."
         ) from None
 
 
 def append_line(path: Path, value: object) -> None:
-    """One JSON line at the end of an append-only file."""
+    """One JSON line at the end of an append-only file. A line that a full disk cut off is ended first."""
     try:
-        with path.open("a") as file:
-            file.write(json.dumps(value) + "\n")
+        with path.open("ab+") as file:
+            if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                file.write(b"\n")
+            file.write(json.dumps(value).encode() + b"\n")
     except OSError as error:
         raise disk_error(path, error) from error
 
@@ -83,9 +88,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines: list[dict[str, Any]] = []
-    for text in path.read_text().splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            lines.append(json.loads(text))
+    try:
+        written = path.read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise UserError(f"{path} could not be read ({error.strerror}).") from None
+    for text in written:
+        with contextlib.suppress(json.JSONDecodeError, RecursionError):
+            if isinstance(line := json.loads(text), dict):
+                lines.append(line)
     return lines
 
 
@@ -94,8 +104,21 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     import safetensors.torch
 
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    metadata = {"about": json.dumps(about or {}), "digest": tensors_digest(plain)}
     with atomic(path) as temporary:
-        temporary.write_bytes(safetensors.torch.save(plain, metadata={"about": json.dumps(about or {})}))
+        temporary.write_bytes(safetensors.torch.save(plain, metadata=metadata))
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of names, shapes and bytes: a flipped bit on the disk does not pass for a weight."""
+    import torch
+
+    total = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        value = tensors[name].contiguous()
+        total.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
@@ -106,10 +129,14 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             names = file.keys()
-            return {key: file.get_tensor(key) for key in names}, json.loads(metadata.get("about", "{}"))
+            tensors = {key: file.get_tensor(key) for key in names}
+            about = json.loads(metadata.get("about", "{}"))
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except (SafetensorError, OSError, json.JSONDecodeError, ValueError):
         raise UserError(
             f"{path} is cut off or is not a safetensors file; delete it and run the same command again."
         ) from None
+    if metadata.get("digest", "") not in ("", tensors_digest(tensors)):  # files of earlier versions have none
+        raise UserError(f"{path} is damaged: its checksum does not fit; delete it and run the same command again.")
+    return tensors, about

@@ -17,12 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from unseen.runs.directory import RunDirectory
+from unseen.runs.directory import LOCK_VARIABLE, RunDirectory, take_lock
 from unseen.runs.results import RunResult
 from unseen.runs.settings import Settings
-
-if sys.platform != "win32":
-    import fcntl
 
 Status = Literal["waiting", "running", "elsewhere", "finished", "failed"]
 LOG = "log.txt"
@@ -83,7 +80,7 @@ def make_jobs(settings: Sequence[Settings], out: Path) -> list[Job]:
     for chosen in settings:
         job = Job(chosen, RunDirectory.of(chosen, out).begin(chosen))
         job.look()
-        if job.result is not None:
+        if job.directory.finished:
             job.status = "finished"
         jobs.append(job)
     return jobs
@@ -139,11 +136,11 @@ def time_left(jobs: Sequence[Job], workers: int) -> float | None:
 
 def _start(job: Job, options: Sequence[str]) -> bool:
     """A process for this run, unless another one is at it. Is there one now?"""
-    lock = _locked(job.directory.path)
+    lock = take_lock(job.directory.path)
     if lock is None:
         job.status = "elsewhere"
         return False
-    if job.result is not None:  # whoever held the lock has finished it
+    if job.directory.finished:  # whoever held the lock has finished it
         lock.close()
         job.status = "finished"
         return False
@@ -153,7 +150,7 @@ def _start(job: Job, options: Sequence[str]) -> bool:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **dict.fromkeys(THREADS, "1")},
+            env={**os.environ, **dict.fromkeys(THREADS, "1"), LOCK_VARIABLE: _handed(lock, job.directory.path)},
             # The process holds the lock too: if this sweep is killed and the run lives on, the next sweep waits for it.
             pass_fds=(lock.fileno(),) if sys.platform != "win32" else (),
         )
@@ -165,7 +162,7 @@ def _start(job: Job, options: Sequence[str]) -> bool:
 def _look_after(job: Job, watching: Watching) -> None:
     if job.status == "elsewhere":
         job.look()
-        if job.result is not None:
+        if job.directory.finished:
             job.status = "finished"
             watching.ended(job)
     if job.status != "running" or job.process is None:
@@ -177,7 +174,7 @@ def _look_after(job: Job, watching: Watching) -> None:
     job.process, job.ended = None, time.monotonic()
     if job.lock is not None:
         job.lock.close()
-    job.status = "finished" if job.result is not None else "failed"
+    job.status = "finished" if job.directory.finished else "failed"
     if job.status == "failed":
         job.reason = last_words(job.directory.path / LOG) or f"it ended with code {code}"
     watching.ended(job)
@@ -203,18 +200,8 @@ def _stop(jobs: Sequence[Job]) -> None:
             job.lock.close()
 
 
-def _locked(path: Path) -> IO[bytes] | None:
-    """The run's lock, held until the file is closed here and in the process that inherits it. None: another holds
-    it.
-    """
-    file = (path / "lock").open("ab")
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            return None
-    return file
+def _handed(lock: IO[bytes], path: Path) -> str:
+    return f"{lock.fileno()}:{path.resolve()}"
 
 
 def last_words(log: Path) -> str:

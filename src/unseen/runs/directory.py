@@ -12,11 +12,14 @@ evaluations.jsonl       one line per `unseen evaluate`: the model under another 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from unseen.core.errors import UserError
 from unseen.core.files import append_line, read_json, read_lines, read_tensors, write_json, write_tensors
@@ -27,6 +30,9 @@ from unseen.federation.ledger import Ledger
 from unseen.runs.results import EvaluationLine, RoundLine, RunResult
 from unseen.runs.selection import Selection
 from unseen.runs.settings import Settings, tree_of
+
+if sys.platform != "win32":
+    import fcntl
 
 KEEP = 2  # checkpoints: the last, and one more in case the disk spoils it
 
@@ -92,13 +98,29 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def finished(self) -> bool:
+        """Is there a result, and the model that it speaks of?"""
+        return (self.path / "result.json").exists() and self.model_path.exists()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, no other process works on this run. A sweep that holds the lock hands it to the process it starts."""
+        lock = take_lock(self.path, inherited=os.environ.get(LOCK_VARIABLE))
+        if lock is None:
+            raise UserError(f"Another process is working on {self.path}; wait for it, or stop it first.")
+        try:
+            yield
+        finally:
+            lock.close()
+
+    @property
     def client_states(self) -> ClientStates:
         return ClientStates(self.path / "clients")
 
     def settings(self) -> Settings:
         try:
             return Settings.from_json(read_json(self.config_path))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{self.config_path} is not a config of this version of unseen ({error}).") from None
 
     def result(self) -> RunResult | None:
@@ -108,7 +130,7 @@ class RunDirectory:
             return None
         try:
             return RunResult.from_json(read_json(path))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is not a result of unseen ({error}).") from None
 
     def rounds(self) -> list[RoundLine]:
@@ -130,7 +152,12 @@ class RunDirectory:
     def ledger(self) -> Ledger | None:
         """What crossed in a finished run."""
         path = self.path / "ledger.json"
-        return Ledger.from_json(read_json(path)) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return Ledger.from_json(read_json(path))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} is not a ledger of unseen ({error}).") from None
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
     def _checkpoints(self, kind: str) -> dict[int, Path]:
@@ -205,6 +232,25 @@ class RunDirectory:
         write_tensors(self.model_path, state, about)
         write_json(self.path / "ledger.json", ledger.to_json())
         write_json(self.path / "result.json", result.to_json())
+
+
+LOCK_VARIABLE = "UNSEEN_LOCK"  # the number of an open lock file that a process inherits, and its directory
+
+
+def take_lock(path: Path, inherited: str | None = None) -> IO[bytes] | None:
+    """The run's lock, held until the file is closed, here and in a process that inherits it. None: another has it."""
+    number, _, place = (inherited or "").partition(":")
+    if number.isdecimal() and place == str(path.resolve()):
+        return open(int(number), "ab", closefd=False)
+    path.mkdir(parents=True, exist_ok=True)
+    file = (path / "lock").open("ab")
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return None
+    return file
 
 
 def read_tensors_about(path: Path) -> int:
