@@ -120,6 +120,7 @@ class RunResult:
     seconds: float = 0.0
     kernels: str = ""  # what the CPU really computed with
     kernels_remark: str = ""  # where that is not what was asked for
+    commit: str = ""  # of the source tree that computed it, or the installed version; "+" behind one with changes
     beyond_weights: str = ""  # what was sent beyond the model's weights, in words; "" for nothing
     remark: str = ""  # how the method differs from the published one, in its own words
     ledger: str = ""  # the ledger's sentence

@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
-from unseen.core.platform import Kernels, prepare_process
+from unseen.core.platform import Kernels, prepare_process, source_version
 from unseen.core.tensors import load, snapshot
 from unseen.core.types import ClientId, Engine, Held, ImageSet, Server, Share, Site, Tensors
+from unseen.core.updates import stepped_state
 from unseen.data.augment import augment
 from unseen.data.domains import DomainIndex
 from unseen.data.split import make_sites, partition
@@ -153,7 +154,7 @@ def run(
 ) -> Result:
     """Carry a run out, or go on with it, or read its result if it is finished. Without a directory nothing is kept."""
     watcher, settings = watcher or Silent(), planned.settings
-    if directory is not None and (record := directory.result()) is not None:
+    if directory is not None and directory.finished and (record := directory.result()) is not None:
         return Result(record, directory.rounds(), directory.settings(), directory.path)
     with contextlib.ExitStack() as stack:
         kernels = prepare_process(settings.plan.precision, settings.plan.device)  # before torch computes
@@ -166,6 +167,7 @@ def run(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unseen-")))
             directory = RunDirectory(folder / "run")
         directory.begin(settings)  # only now: bad input leaves no empty directory behind
+        stack.enter_context(directory.locked())
         engine = stack.enter_context(open_engine(assembly, directory))
         record = Execution(assembly, directory, engine, watcher, kernels).run()
         result = Result(record, directory.rounds(), settings, directory.path)
@@ -207,6 +209,7 @@ class Execution:
             )
         else:
             server, selection, ledger, before = restored
+        server.stepped = stepped_state(assembly.net, assembly.share)
         started = time.monotonic() - before
         self.watcher.began(assembly.settings, len(self.engine.clients()), server.round + 1, plan.rounds)
         for played in federate(assembly.method, assembly.share, plan, self.engine, server, ledger):
@@ -298,12 +301,12 @@ class Execution:
             loss=number(score.loss),
             in_domain_accuracy=number(in_domain.accuracy(settings.plan.validation_mean)),
             in_domain={client: s.accuracy for client, s in in_domain.clients.items()},
-            selection=settings.plan.server_selection,
-            selection_words=WORDS[settings.plan.server_selection],
-            peeks=settings.plan.server_selection == "oracle",
             in_domain_images=images,
             last_accuracy=number(last_score.accuracy),
             last_in_domain_accuracy=number(last_in_domain.accuracy(settings.plan.validation_mean)),
+            selection=settings.plan.server_selection,
+            selection_words=WORDS[settings.plan.server_selection],
+            peeks=settings.plan.server_selection == "oracle",
             selected_round=selection.round,
             rounds=settings.plan.rounds,
             bytes_up=ledger.per_trip("up"),
@@ -315,6 +318,7 @@ class Execution:
             seconds=time.monotonic() - started,
             kernels=self.kernels.used,
             kernels_remark=self.kernels.remark,
+            commit=source_version(),
             beyond_weights=ledger.beyond_weights(),
             remark=assembly.method.about.remark,
             ledger=ledger.sentence(),
