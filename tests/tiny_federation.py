@@ -13,6 +13,7 @@ from tests.tiny_work import PLAN, random_images, site, tiny_net
 from unseen.core.plan import Plan
 from unseen.core.tensors import load, snapshot
 from unseen.core.types import Server, Tensors
+from unseen.core.updates import stepped_state
 from unseen.engines.local import LocalEngine
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
@@ -43,7 +44,8 @@ class Federation:
             self.method, self.net, self.plan, self.sites.__getitem__, ClientStates(self.folder), lambda x, rng: x
         )
         self.share = self.runner.share
-        self.server = Server(snapshot(self.net, sorted(self.share.up | self.share.down)), self.plan.seed)
+        state = snapshot(self.net, sorted(self.share.up | self.share.down))
+        self.server = Server(state, self.plan.seed, stepped=stepped_state(self.net, self.share))
         self.ledger = Ledger()
 
     def run(self, rounds: int | None = None) -> list[Round]:

@@ -96,15 +96,14 @@ def test_has_a_page_a_citation_and_meanings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_has_a_row_in_the_readme_that_says_what_it_sends(name: str) -> None:
+def test_has_a_row_in_the_table_of_methods_that_says_what_it_sends(name: str) -> None:
     kind = registered()[name]
-    page = f"docs/methods/{kind.__module__.rpartition('.')[2]}.md"
-    rows = [
-        line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(f"| [`{name}`]({page}) |")
-    ]
+    page = f"{kind.__module__.rpartition('.')[2]}.md"
+    table = (ROOT / "docs" / "methods" / "index.md").read_text()
+    rows = [line for line in table.splitlines() if line.startswith(f"| [`{name}`]({page}) |")]
     assert len(rows) == 1
-    _, _, _, idea, sends, number, _ = (cell.strip() for cell in rows[0].split("|"))
-    assert idea and number
+    _, _, year, published, idea, sends, _ = (cell.strip() for cell in rows[0].split("|"))
+    assert re.fullmatch(r"(19|20)\d\d|ours", year) and published and idea
     assert bool(sends) == bool(kind.traits.sends)
 
 

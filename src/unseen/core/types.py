@@ -76,6 +76,7 @@ class Server:
     rounds: int = 0  # of the whole run
     memory: Memory = field(default_factory=dict)
     met: set[ClientId] = field(default_factory=set)  # clients that have trained: they hold what is theirs
+    stepped: frozenset[str] | None = None  # state that clients load, train and send; not saved, the net says it anew
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from unseen.core.errors import UserError
 from unseen.core.plan import OptimizerPlan, Plan
 from unseen.core.tensors import snapshot
 from unseen.core.types import ClientId, Order, Reply, Server, Site
+from unseen.core.updates import stepped_state
 from unseen.data.memory import TensorImages
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
@@ -87,7 +88,7 @@ class Candidate:
         self.runner = ClientRunner(method, net, plan, sites.__getitem__, ClientStates(folder / name), lambda x, rng: x)
         engine, self.ledger = Recording(self.runner), Ledger()
         share = self.runner.share
-        server = Server(snapshot(net, sorted(share.up | share.down)), plan.seed)
+        server = Server(snapshot(net, sorted(share.up | share.down)), plan.seed, stepped=stepped_state(net, share))
         for played in federate(method, share, plan, engine, server, self.ledger):
             if played.round < plan.rounds:  # every client was new, and got more than it will later
                 self.ledger.entries.clear()
