@@ -177,6 +177,46 @@ def test_gentle_starts_closer_to_the_trained_net_than_official() -> None:
     assert gentle < 0.25 * official
 
 
+@pytest.mark.parametrize(
+    ("settings", "w_in", "w_bn"),
+    [
+        ({}, 0.1, 0.9),
+        ({"variant": "official"}, 0.5, 0.5),
+        ({"start": "0.3", "mixing": "softmax"}, 0.3, 0.7),
+        ({"start": "0.3", "mixing": "free"}, 0.3, 0.7),
+        ({"variant": "paper", "start": "0.25"}, 0.25, 0.75),
+    ],
+)
+def test_the_start_holds_under_both_mixings(settings: dict[str, str], w_in: float, w_bn: float) -> None:
+    for layer in tiny_net(parse("gperxan", settings)).norms(XAN):
+        np.testing.assert_allclose([w.item() for w in layer.mixture()], [w_in, w_bn], rtol=1e-6)
+
+
+def test_the_papers_weights_are_drawn() -> None:
+    layers = tiny_net(GPerXAN(variant="paper")).norms(XAN)
+    weights = [w.item() for layer in layers for w in layer.mixture()]
+    assert len(set(weights)) == 8 and all(0 <= w <= 1 for w in weights)
+    again = [w.item() for layer in tiny_net(GPerXAN(variant="paper")).norms(XAN) for w in layer.mixture()]
+    assert weights == again
+    drawn = tiny_net(GPerXAN(variant="paper", mixing="softmax")).norms(XAN)
+    assert len({layer.mixture()[0].item() for layer in drawn}) == 4
+
+
+def test_a_start_that_is_not_the_authors_says_so() -> None:
+    assert GPerXAN().about.remark == "softer start, ours"
+    assert GPerXAN(variant="official", affine="bn").about.remark == GPerXAN(start=0.2).about.remark != ""
+    assert not GPerXAN(variant="official").about.remark and not GPerXAN(variant="paper").about.remark
+    assert not GPerXAN(variant="official", guidance=0.25, stages=2).about.remark
+
+
+def test_on_densenet_the_first_block_and_transition_have_13_norms() -> None:
+    """Section 4.2, Camelyon17; six layers of two norms, and the transition's."""
+    net = GPerXAN(variant="official", stages=1).build(create_net("densenet121", 2, image_size=32))
+    assert len(net.norms(XAN)) == 13
+    replaced = {name for name, module in net.backbone.named_modules() if isinstance(module, XAN)}
+    assert all(name.startswith(("features.denseblock1.", "features.transition1.")) for name in replaced)
+
+
 @pytest.mark.parametrize("start", [0.0, 1.0, -0.5])
 def test_a_start_that_is_no_weight_is_refused(start: float) -> None:
     with pytest.raises(UserError, match="start"):

@@ -4,8 +4,8 @@ Le, Ho, Do, Le-Phuoc, Wong: Efficiently Assemble Normalization Layers and Regula
 Generalization. CVPR 2024.
 
 The box: each BatchNorm of the first stages becomes XAN, w_in * IN(h) + w_bn * BN(h) with two scalars per layer; BN
-starts from the weights that were there, IN from 1 and 0 (`gentle`, ours: from the same weights, with a small w_in). A
-client keeps its own BN branch and loads the rest; the server averages all of it, weighted by images, for the unseen
+starts from the weights that were there, IN from 1 and 0 (`gentle`, a softer start of ours: from the same weights, with a
+small w_in). A client keeps its own BN branch and loads the rest; the server averages all of it, weighted by images, for the unseen
 domain. Locally: cross-entropy of the own head, plus `guidance` times that of the received, frozen head on the same
 features.
 """
@@ -13,7 +13,7 @@ features.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -36,22 +36,29 @@ class GPerXAN(Method):
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "gentle": {"start": 0.1, "affine": "bn", "mixing": "softmax", "local_weight": True, "local_plain_bn": False},
         "official": {"start": 0.5, "affine": "one", "mixing": "softmax", "local_weight": True, "local_plain_bn": False},
-        "paper": {"start": 0.5, "affine": "one", "mixing": "free", "local_weight": False, "local_plain_bn": True},
+        "paper": {"start": "drawn", "affine": "one", "mixing": "free", "local_weight": False, "local_plain_bn": True},
     }
 
     stages: int = 4  # stages whose norms are replaced: 4 (all) on PACS, 2 on Office-Home, 1 on Camelyon17's DenseNet
     guidance: float = 0.5  # lambda, the weight of the received head's cross-entropy; searched in 0, 0.25, ..., 1
-    variant: Literal["gentle", "official", "paper"] = "gentle"  # sets the five below; gentle: official, softer start
-    start: float = BY_VARIANT  # w_in of an untrained XAN with softmax
+    variant: Literal["gentle", "official", "paper"] = "gentle"  # sets the five below; gentle (ours): a softer start
+    start: float | Literal["drawn"] = BY_VARIANT  # w_in of an untrained XAN, w_bn is 1 - w_in; or both drawn
     affine: Literal["one", "bn"] = BY_VARIANT  # IN starts at 1 and 0, or as the trained BN
     mixing: Literal["softmax", "free"] = BY_VARIANT  # of w_in, w_bn
     local_weight: bool = BY_VARIANT  # clients keep their own w_bn
     local_plain_bn: bool = BY_VARIANT  # clients keep BatchNorm that was not replaced
 
+    @property
+    def about(self) -> Traits:
+        """Neither the paper nor its code begins at another mixture, or with IN's affine map as BN's."""
+        theirs = self.affine == "one" and self.start in (0.5, "drawn")
+        return self.traits if theirs else replace(self.traits, remark="softer start, ours")
+
     def build(self, net: Net) -> Net:
-        if not 0 < self.start < 1:
-            raise UserError(f"gperxan: start is {self.start}; w_in starts between 0 and 1, without the ends.")
-        return swap_norms(net, lambda norm: XAN(norm, self.mixing, self.affine, self.start), self.stages)
+        w_in = None if self.start == "drawn" else self.start
+        if w_in is not None and not 0 < w_in < 1:
+            raise UserError(f"gperxan: start is {w_in}; w_in starts between 0 and 1, without the ends, or is drawn.")
+        return swap_norms(net, lambda norm: XAN(norm, self.mixing, self.affine, w_in), self.stages)
 
     def share(self, net: Net) -> Share:
         branch, weight = net.state_of(XAN, part="bn"), net.state_of(XAN, part="bn.score")

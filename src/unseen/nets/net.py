@@ -28,6 +28,10 @@ class Anatomy(ABC):
     def stages(self, backbone: nn.Module) -> Sequence[Sequence[nn.Module]]:
         """The modules of each stage, in the order in which they run; the stem belongs to the first stage."""
 
+    def blocks(self, backbone: nn.Module) -> Sequence[Sequence[nn.Module]]:
+        """What papers mean by the first blocks: the stages, without a stem that is no part of the first block."""
+        return self.stages(backbone)
+
     def run(self, backbone: nn.Module, stage: int, x: Tensor) -> Tensor:
         for module in self.stages(backbone)[stage]:
             x = module(x)
@@ -144,11 +148,13 @@ class Net(nn.Module):
         after.append(module)
 
     def replace_norms(self, make: Callable[[nn.BatchNorm2d], nn.Module], stages: int | None = None) -> Net:
-        """Put `make(norm)` in the place of every BatchNorm2d of the first `stages` stages (None: of the backbone).
+        """Put `make(norm)` in the place of every BatchNorm2d of the first `stages` stages (None or all: of the backbone).
 
         An activation that timm fused with a norm stays: it runs after what `make` returns.
         """
-        parts = None if stages is None else [part for modules in self.stage_modules()[:stages] for part in modules]
+        whole = stages is None or stages >= self.stages
+        blocks = self._anatomy.blocks(self.backbone)
+        parts = None if whole else [part for modules in blocks[:stages] for part in modules]
         replace_batch_norms(self.backbone, nn.BatchNorm2d, make, parts)
         return self
 

@@ -35,7 +35,7 @@ class ResNetAnatomy(Anatomy):
 
 
 class DenseNetAnatomy(Anatomy):
-    """A stage is a dense block with the transition after it; the last one ends with the final norm."""
+    """A stage is a dense block with the transition after it; the stem runs first, the last stage ends with a norm."""
 
     def stages(self, backbone: nn.Module) -> Sequence[Sequence[nn.Module]]:
         stages: list[list[nn.Module]] = [[]]
@@ -44,6 +44,12 @@ class DenseNetAnatomy(Anatomy):
                 stages.append([])
             stages[-1].append(module)
         return stages
+
+    def blocks(self, backbone: nn.Module) -> Sequence[Sequence[nn.Module]]:
+        """ "The first dense block and the following transition block" (gPerXAN) has 13 norms: not the stem's."""
+        first, *others = self.stages(backbone)
+        stem = next(place for place, module in enumerate(first) if isinstance(module, DenseBlock))
+        return [first[stem:], *others]
 
 
 class EfficientNetAnatomy(Anatomy):

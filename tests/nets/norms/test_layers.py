@@ -84,7 +84,7 @@ def test_xan(training: bool) -> None:
 def test_xan_starts_at_one_half_or_at_random() -> None:
     assert [float(w.detach()) for w in XAN(norm_2d()).mixture()] == [0.5, 0.5]
     torch.manual_seed(0)
-    w_in, w_bn = XAN(norm_2d(), "free").mixture()
+    w_in, w_bn = XAN(norm_2d(), "free", w_in=None).mixture()
     assert (
         0 < float(w_in.detach()) < 1 and 0 < float(w_bn.detach()) < 1 and float(w_in.detach()) != float(w_bn.detach())
     )

@@ -119,7 +119,8 @@ class XAN(nn.Module):
     """w_in * IN(x) + w_bn * BN(x), each with its own affine map (gPerXAN's Eq. 2).
 
     "softmax": the two weights are the softmax of two scores (the authors' code, where both start at 1: w_in at 0.5).
-    "free": the weights themselves, drawn from U(0, 1) (the paper: randomly initialised, unconstrained). `bn` is the
+    "free": the weights are the scores themselves (the paper: unconstrained). `w_in` is the first weight at the start,
+    and the second is 1 - w_in; None: the scores are drawn from U(0, 1) (the paper: randomly initialised). `bn` is the
     branch that gPerXAN keeps on the client: affine map, running statistics, score. IN's affine map starts at 1 and 0
     ("one") or as that of the BatchNorm that was there ("bn"), which is the same where that was not trained.
     """
@@ -129,7 +130,7 @@ class XAN(nn.Module):
         norm: nn.BatchNorm2d,
         mixing: Literal["softmax", "free"] = "softmax",
         affine: Literal["one", "bn"] = "one",
-        w_in: float = 0.5,
+        w_in: float | None = 0.5,
     ) -> None:
         super().__init__()
         self.mixing = mixing
@@ -137,10 +138,15 @@ class XAN(nn.Module):
         weight, bias = self.bn.weight.detach(), self.bn.bias.detach()
         self.weight = nn.Parameter(weight.clone() if affine == "bn" else torch.ones_like(weight))
         self.bias = nn.Parameter(bias.clone() if affine == "bn" else torch.zeros_like(bias))
-        self.score = nn.Parameter(torch.full((), 1 + math.log(w_in / (1 - w_in)), device=weight.device))
-        if mixing == "free":
+        self.score = nn.Parameter(torch.ones((), device=weight.device))
+        if w_in is None:
             for score in (self.score, self.bn.score):
                 nn.init.uniform_(score)
+        elif mixing == "free":
+            nn.init.constant_(self.score, w_in)
+            nn.init.constant_(self.bn.score, 1 - w_in)
+        else:
+            nn.init.constant_(self.score, 1 + math.log(w_in / (1 - w_in)))
 
     def mixture(self) -> tuple[Tensor, Tensor]:
         """w_in and w_bn."""
