@@ -27,6 +27,18 @@ def test_fusion_by_hand() -> None:
     assert torch.equal(fuse([same, same.clone()]), same)
 
 
+def test_fusion_of_single_numbers() -> None:
+    values = [0.0, 1.0, 5.0]  # mean 2: distances 2, 1, 3
+    fused = fuse([torch.tensor(v) for v in values])
+    assert fused.shape == () and fused.item() == pytest.approx((2 * 0.0 + 1 * 1.0 + 3 * 5.0) / 6)
+
+
+def test_with_gperxan_whose_weights_are_single_numbers(tmp_path: Path) -> None:
+    fed = federation("csac+gperxan", tmp_path, rounds=2, local_steps=1)
+    assert len(fed.run()) == 2
+    assert any(key.endswith(".score") and value.dim() == 0 for key, value in fed.server.state.items())
+
+
 def test_mmd_by_hand() -> None:
     rng = np.random.default_rng(1)
     one, two = rng.normal(size=(4, 3)), rng.normal(size=(4, 3)) + 1

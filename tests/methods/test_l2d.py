@@ -131,6 +131,42 @@ def test_the_task_loss_by_hand() -> None:
     torch.testing.assert_close(method.loss(work, images).detach(), expected)
 
 
+def test_the_style_networks_loss_by_hand() -> None:
+    """MMD within classes plus beta times CLUB: both are lowered."""
+    method = L2D(size=16, beta=0.5)
+    work, images = make_work(method), batch()
+    complement = work.net.extras["complement"]
+    assert isinstance(complement, StyleComplement)
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        new = complement.estimate((images.x - work.net.pixel_mean) / work.net.pixel_std, rng)
+        features = work.net.features(torch.cat([images.x, 0.6 * new + 0.4 * images.x])).numpy().astype(np.float64)
+    mean, log_variance = features[:, :16], features[:, 16:]
+    z = mean + 0.2 * np.exp(log_variance / 2) * torch.randn(16, 16, generator=rng).numpy()
+    shuffled = torch.randperm(8, generator=rng).numpy()
+
+    def kernels(rows: np.ndarray) -> np.ndarray:
+        squared = ((rows[:, None] - rows[None]) ** 2).sum(2)
+        width = squared.sum() / (len(rows) ** 2 - len(rows))
+        return sum(np.exp(-squared / (width * 2.0**k)) for k in (-2, -1, 0, 1, 2))
+
+    terms = []
+    for label in np.unique(images.y.numpy()):
+        own = images.y.numpy() == label
+        k, n = kernels(np.concatenate([z[:8][own], z[8:][own]])), int(own.sum())
+        terms.append((k[:n, :n] + k[n:, n:] - k[:n, n:] - k[n:, :n]).mean())
+    pairs = (mean[:8] - z[8:]) ** 2, (mean[:8] - z[8:][shuffled]) ** 2
+    bound = ((pairs[1] - pairs[0]) / np.exp(log_variance[:8])).sum(1).mean() / 2
+    assert abs(0.5 * bound) > 1e-4  # or its sign would not be seen
+    np.testing.assert_allclose(method.style_loss(work, images).item(), np.mean(terms) + 0.5 * bound, rtol=1e-3)
+
+
+def test_the_style_networks_rate_is_the_authors_scripts() -> None:
+    work = make_work(L2D(size=16))
+    work.method.prepare(work)
+    assert [group["lr"] for group in work.optimizers["complement"].param_groups] == [0.005]
+
+
 def test_a_prediction_is_by_the_mean() -> None:
     net, x = tiny_net(L2D(size=16)).eval(), batch(2).x
     with torch.no_grad():

@@ -31,7 +31,7 @@ def fuse(values: list[Tensor]) -> Tensor:
     if not values[0].is_floating_point():
         return torch.stack(values).amax(0)
     stacked = torch.stack([value.double() for value in values])
-    distances = (stacked - stacked.mean(0)).flatten(1).norm(dim=1)
+    distances = (stacked - stacked.mean(0)).reshape(len(values), -1).norm(dim=1)  # also of single numbers
     if float(distances.sum()) == 0:
         return values[0].clone()
     shares = (distances / distances.sum()).view(-1, *[1] * values[0].dim())

@@ -5,7 +5,7 @@ Wang, Luo, Qiu, Huang, Baktashmotlagh: Learning to Diversify for Single Domain G
 The box: features are Gaussians; z is a sample. The style-complement network makes of each image a second one (mixed
 with the first, .6 to .4). The task network minimises cross-entropy of both + supervised contrast of their z + the
 negative log-likelihood of the second's z under the first's Gaussian. Then the style network minimises MMD of the two z
-within classes - `beta` * CLUB, an upper bound of their mutual information: the same meaning, another look. It stays on
+within classes + `beta` * CLUB, an upper bound of their mutual information: the same meaning, another look. It stays on
 the client. A prediction is by the mean.
 """
 
@@ -38,8 +38,8 @@ class L2D(Method):
 
     contrast: float = 1.0  # weight of the supervised contrast (alpha 1 of the code)
     likelihood: float = 1.0  # weight of the negative log-likelihood (alpha 2)
-    beta: float = 0.1  # weight of CLUB against MMD
-    style_lr: float = 10.0  # learning rate of the style network, plain SGD
+    beta: float = 0.1  # weight of CLUB beside MMD
+    style_lr: float = 0.005  # learning rate of the style network, plain SGD; the authors' script
     mix: float = 0.6  # share of the new image in what the network sees
     temperature: float = 0.07  # of the supervised contrast
     size: int = 512  # of z
@@ -74,18 +74,21 @@ class L2D(Method):
 
     def step(self, work: Work, batch: Batch) -> None:
         super().step(work, batch)
+        loss = self.style_loss(work, batch)
+        work.note("loss.complement", loss)
+        optimizer = work.optimizers["complement"]
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward(inputs=list(work.net.extras["complement"].parameters()))  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    def style_loss(self, work: Work, batch: Batch) -> Tensor:
+        """What the style network lowers: what the two z have in common, but not at the price of the class."""
         complement = cast(StyleComplement, work.net.extras["complement"])
         new = complement.estimate(self._normalised(work, batch.x), work.rng)
         features, z, _ = self._look(work, batch, new)
         (source, other), (mean, _), (log_variance, _) = (self._halves(t) for t in (z, *features.chunk(2, dim=1)))
         shuffled = torch.randperm(len(batch), generator=work.rng).to(z.device)
-        bound = club(mean, log_variance, other, shuffled)
-        loss = class_discrepancy(source, other, batch.y) - self.beta * bound
-        work.note("loss.complement", loss)
-        optimizer = work.optimizers["complement"]
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward(inputs=list(complement.parameters()))  # type: ignore[no-untyped-call]
-        optimizer.step()
+        return class_discrepancy(source, other, batch.y) + self.beta * club(mean, log_variance, other, shuffled)
 
     def _normalised(self, work: Work, x: Tensor) -> Tensor:
         return (x - work.net.pixel_mean) / work.net.pixel_std
