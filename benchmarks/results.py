@@ -9,8 +9,8 @@ A page has marks, and what stands between them is written by this file:
     <!-- results: leaderboard digits -->
     <!-- end -->
 
-Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `methods NAME NAME ...` (one line
-per method of the README), `method METHOD NAME ...` (a method's own line in its page).
+Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
+table), `method METHOD NAME ...` (a method's own lines in its page).
 """
 
 from __future__ import annotations
@@ -253,9 +253,38 @@ def method(label: str, *names: str) -> str:
     return "\n".join([*(lines or ["No runs of this version are recorded yet."]), ""])
 
 
+PAPERS = {
+    "fedavg": ("FedAvg", "AISTATS 2017", "the mean of the sites' models: what all others are compared with"),
+    "fedfd": ("FedFD", "ECCV 2024", "trains on features whose statistics are mixed with those of all sites"),
+    "fedfd-a": ("FedFD-A", "ECCV 2024", "and adapts the statistics to each image at test time"),
+    "gperxan": ("gPerXAN", "CVPR 2024", "mixes instance and batch normalisation; the shared head guides the features"),
+    "stablefdg": ("StableFDG", "NeurIPS 2023", "shares and explores styles; attends to what a class has in common"),
+    "fedadg": ("FedADG", "arXiv 2021", "aligns all sites' features to one learned reference"),
+}
+
+
+def systems(*names: str) -> str:
+    """The four papers' systems: idea and numbers, for the README."""
+    lines = [
+        "| system | idea | " + " | ".join(f"`{name}`" for name in names) + " |",
+        "|---|---|" + "---:|" * len(names),
+    ]
+    for label, (title, venue, idea) in PAPERS.items():
+        page = "fedfd" if label == "fedfd-a" else label
+        cells = []
+        for name in names:
+            group = main_group(name)
+            row = next((row for row in group.rows if row.label.partition(" (")[0] == label), None) if group else None
+            average = group.average(row) if group is not None and row is not None else None
+            spread = "" if average is None or math.isnan(average.std) else f" ± {average.std:.1f}"
+            cells.append("-" if average is None or not average.count else f"{average.mean:.1f}{spread}")
+        lines.append(f"| [{title}](docs/methods/{page}.md), {venue} | {idea} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
-    "method": method,
+    "method": method, "systems": systems,
 }  # fmt: skip
 CHECKING = False
 

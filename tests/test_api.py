@@ -65,3 +65,30 @@ def test_what_a_run_says_of_itself_is_read_from_its_record(tmp_path: Path) -> No
 def test_two_ways_to_name_a_methods_fields_are_not_mixed() -> None:
     with pytest.raises(unseen.UserError, match="not both"):
         unseen.run(target="ink", method=unseen.Method(), fields={"mu": 1})
+
+
+def test_fit_trains_on_all_domains_and_leaves_a_model_for_the_next_site(tmp_path: Path) -> None:
+    paint_tree(tmp_path / "sites", domains=3, classes=2, each=8)
+    given = {**TINY, "data": "folder", "root": tmp_path / "sites", "weights": "none", "bottleneck": "none"}
+    result = unseen.fit(method="fedbn", out=tmp_path / "models", workers=1, **given)
+    assert result.accuracy is None and set(result.record.in_domain) == {"d0", "d1", "d2"}
+    assert result.record.target == "none" and result.in_domain_accuracy is not None
+    paint_tree(tmp_path / "next", domains=1, classes=2, each=2)
+    assert len(list(unseen.predict(str(result.directory), tmp_path / "next"))) == 4
+    with pytest.raises(unseen.UserError, match="nothing to test"):
+        unseen.evaluate(str(result.directory), "iabn")
+    with pytest.raises(unseen.UserError, match="oracle needs an unseen domain"):
+        unseen.fit(method="fedbn", server_selection="oracle", **given)
+
+
+def test_the_command_line_fits_too(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from unseen.cli import app
+
+    words = ["--rounds", "1", "--local-steps", "1", "--batch-size", "4", "--image-size", "16", "--workers", "1"]
+    found = CliRunner().invoke(app, ["fit", "--data", "digits", "--out", str(tmp_path), *words])
+    assert found.exit_code == 0 and "trained on all domains" in found.output, found.output
+    (path,) = tmp_path.iterdir()
+    shown = CliRunner().invoke(app, ["show", str(path)])
+    assert shown.exit_code == 0 and "no domain left out" in shown.output and "outline" in shown.output

@@ -32,6 +32,7 @@ from unseen.runs.progress import Watcher
 from unseen.runs.results import EvaluationLine
 from unseen.runs.run import OpenEngine, PlannedRun, Result
 from unseen.runs.run import run as run_planned
+from unseen.runs.settings import NO_TARGET
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -57,6 +58,22 @@ def run(
     )
     directory = RunDirectory.of(planned.settings, Path(out)) if out is not None else None
     return carry_out(planned, directory, workers=workers, watcher=watcher)
+
+
+def fit(
+    *,
+    method: str | Method = "fedavg",
+    fields: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    watcher: Watcher | None = None,
+    **settings: Any,
+) -> Result:
+    """Train on *all* domains, nothing left out: the model for the next site. The round is kept by source validation."""
+    return run(
+        target=NO_TARGET, method=method, fields=fields, seed=seed, workers=workers, out=out, watcher=watcher, **settings
+    )
 
 
 def plan(

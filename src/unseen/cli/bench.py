@@ -249,7 +249,7 @@ def board(jobs: Sequence[Job], workers: int) -> PlainBoard:
 def _name(job: Job) -> str:
     from unseen.experiments.collect import label_of
 
-    return f"{label_of(job.settings)}, unseen {job.settings.target}, seed {job.settings.seed}"
+    return f"{label_of(job.settings)}, {job.settings.left_out}, seed {job.settings.seed}"
 
 
 def _outcome(job: Job) -> str:

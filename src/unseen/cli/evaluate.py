@@ -66,7 +66,7 @@ def evaluate(
                 _say(f"left out: {error}")
             refused.add(str(error))
             continue
-        name = f"{chosen.method}, unseen {chosen.target}, seed {chosen.seed}, by {rule.label}"
+        name = f"{chosen.method}, {chosen.left_out}, seed {chosen.seed}, by {rule.label}"
         _say(f"[{number}/{len(todo)}] {name}: {percent(found.accuracy)}  {pace.left(number)}")
     if single:
         _print_run(runs[0], rules)

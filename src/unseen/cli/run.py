@@ -12,6 +12,7 @@ from unseen.cli.options import WHAT, with_settings
 from unseen.cli.screen import budget, chosen_by, duration, errors, percent, results, screen
 from unseen.core.errors import UserError
 from unseen.core.plan import HOW
+from unseen.runs.settings import NO_TARGET
 
 if TYPE_CHECKING:
     from unseen.runs.directory import RunDirectory
@@ -27,7 +28,8 @@ EXAMPLE = (
 def run(
     settings: dict[str, Any],
     target: Annotated[
-        str | None, typer.Option(help="The unseen domain: one, several with commas, or `all`.", rich_help_panel=WHAT)
+        str | None,
+        typer.Option(help="The unseen domain: one, several with commas, `all`, or `none`.", rich_help_panel=WHAT),
     ] = None,
     method: Annotated[
         str | None, typer.Option(help="A method, or several as fedbn+fedprox. (default: fedavg)", rich_help_panel=WHAT)
@@ -62,24 +64,38 @@ def run(
     The same command again goes on where it was stopped; a finished run is not run again. Settings that are not given
     are the protocol's.
     """
-    todo: list[tuple[PlannedRun, RunDirectory]]
-    if resume is not None:
-        given = {**settings, "target": target, "method": method, "set": field, "seed": seed, "out": out}
-        if words := [name for name, value in given.items() if value]:
-            option = words[0].replace("_", "-")
-            raise UserError(
-                f"--resume goes on with the run's own settings: leave out --{option}, or leave out --resume."
-            )
-        todo = [_resumed(resume)]
-    else:
-        todo = _planned(target or "", method or "fedavg", field or [], seed, settings, out or Path("runs"))
+    if resume is None:
+        run_all(target or "", method or "fedavg", field or [], seed, settings, out or Path("runs"), workers, log or [])
+        return
+    given = {**settings, "target": target, "method": method, "set": field, "seed": seed, "out": out}
+    if words := [name for name, value in given.items() if value]:
+        option = words[0].replace("_", "-")
+        raise UserError(f"--resume goes on with the run's own settings: leave out --{option}, or leave out --resume.")
+    _run_each([_resumed(resume)], workers, log or [])
+
+
+def run_all(
+    target: str,
+    method: str,
+    field: list[str],
+    seed: str | None,
+    settings: dict[str, Any],
+    out: Path,
+    workers: int | None = None,
+    log: list[str] | None = None,
+) -> None:
+    """A run per target and seed, one after the other, in the words of the command line."""
+    _run_each(_planned(target, method, field, seed, settings, out), workers, log or [])
+
+
+def _run_each(todo: list[tuple[PlannedRun, RunDirectory]], workers: int | None, log: list[str]) -> None:
     finished: list[Result] = []
     for number, (planned, directory) in enumerate(todo, 1):
         one = planned.settings
         which = f"run {number} of {len(todo)}: " if len(todo) > 1 else ""
-        about = f"{one.method} on {one.data.name}, unseen {one.target}, seed {one.seed}, {budget(one.plan)}"
+        about = f"{one.method} on {one.data.name}, {one.left_out}, seed {one.seed}, {budget(one.plan)}"
         errors().print(which + about, markup=False, highlight=False, soft_wrap=True)
-        finished.append(_run_one(planned, directory, workers, log or []))
+        finished.append(_run_one(planned, directory, workers, log))
         report(finished[-1])
     if len(finished) > 1:
         results().print(table(finished))
@@ -151,7 +167,9 @@ def report(result: Result) -> None:
     about, console = result.record, results()
     kept = f"round {about.selected_round} of {about.rounds}, selection: {chosen_by(about.selection)}"
     for line in (
-        f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}; {kept}",
+        f"trained on all domains; {kept}"
+        if about.target == NO_TARGET
+        else f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}; {kept}",
         f"in-domain accuracy {percent(about.in_domain_accuracy)} on the sources' validation images",
         about.ledger,
         f"{duration(about.seconds)}; written to {result.directory}",

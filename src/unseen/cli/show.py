@@ -13,6 +13,7 @@ from rich.table import Table
 from unseen.cli.screen import budget, chosen_by, duration, percent, results
 from unseen.core.words import megabytes
 from unseen.runs.results import mark_of
+from unseen.runs.settings import NO_TARGET
 
 if TYPE_CHECKING:
     from unseen.federation.ledger import Ledger
@@ -96,8 +97,12 @@ def _one(run: RunDirectory) -> None:
         return
     clients = [f"{client} {percent(value)}" for client, value in about.in_domain.items()]
     for line in (
-        f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}; round {about.selected_round} of "
-        f"{about.rounds}, chosen by: {about.selection_words}",
+        (
+            "trained on all domains"
+            if about.target == NO_TARGET
+            else f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}"
+        )
+        + f"; round {about.selected_round} of {about.rounds}, chosen by: {about.selection_words}",
         f"in-domain accuracy {percent(about.in_domain_accuracy)} on the sources' {about.in_domain_images} images: "
         + ", ".join(clients[:12])
         + (" ..." if len(clients) > 12 else ""),
@@ -129,8 +134,7 @@ def _config(settings: Settings) -> list[str]:
     weights = Path(net.weights).name if net.weights_are_a_file else net.weights
     optimizer = plan.optimizer
     return [
-        f"{_method(settings)} on {data.name}, unseen {settings.target}, seed {settings.seed}, "
-        f"protocol {settings.protocol}",
+        f"{_method(settings)} on {data.name}, {settings.left_out}, seed {settings.seed}, protocol {settings.protocol}",
         f"{net.backbone} at {data.image_size} px, weights {weights}; partition {data.partition}; "
         f"{budget(plan)}; {optimizer.name} lr {optimizer.lr:g} {optimizer.schedule}; "
         f"selection {plan.client_selection} on clients, {chosen_by(plan.server_selection)} on the server",

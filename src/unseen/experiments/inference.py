@@ -31,6 +31,7 @@ from unseen.runs.model import Trained, load_trained
 from unseen.runs.planning import read_named
 from unseen.runs.results import EvaluationLine, number
 from unseen.runs.run import one_thread
+from unseen.runs.settings import NO_TARGET
 
 SPATIAL = Recipe(crop=(0.7, 1.0), flip=0.5)  # MixNorm's views; its paper says: spatial augmentations
 
@@ -256,6 +257,8 @@ def evaluate_run(run: RunDirectory, inference: Inference, device: str | None = N
     """The selected model of a run on the whole unseen domain under a rule; also appended to the run's evaluations."""
     trained = load_trained(run.path, device)
     settings = trained.settings
+    if settings.target == NO_TARGET:
+        raise UserError(f"The run in {run.path} left no domain out: there is nothing to test it on.")
     images = store_of(settings).domain(settings.target)
     images = images.subset(inference.order(len(images), settings.seed))
     found = score(trained, inference, images)

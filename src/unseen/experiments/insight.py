@@ -25,7 +25,7 @@ from unseen.nets.net import Net
 from unseen.runs.directory import RunDirectory
 from unseen.runs.images import store_of
 from unseen.runs.model import Trained, load_trained
-from unseen.runs.settings import Settings
+from unseen.runs.settings import NO_TARGET, Settings
 
 FILE = "insight.safetensors"
 UNSEEN, SEEN, SHOWN = 240, 80, 12  # images of the target, of each source, and shown ones of each kind (right, wrong)
@@ -59,6 +59,8 @@ def look_into_all(collection: Collection, target: str | None, said: Callable[[st
 
 def _insight(trained: Trained) -> tuple[Tensors, dict[str, object]]:
     settings = trained.settings
+    if settings.target == NO_TARGET:
+        raise UserError("A run that left no domain out has nothing unseen to look at.")
     store = store_of(settings, progress=False)
     index = store.index
     domains = [*index.sources(settings.target), settings.target]

@@ -19,7 +19,7 @@ from unseen.registry import parse, register, registered
 from unseen.runs.images import index_of
 from unseen.runs.protocols import protocol_named
 from unseen.runs.run import PlannedRun
-from unseen.runs.settings import Protocol, Settings, absolute, settings_of, with_seed
+from unseen.runs.settings import NO_TARGET, Protocol, Settings, absolute, checked, settings_of, with_seed
 
 LARGEST_SEED = 2**31 - 1
 MOST_SEEDS = 10_000
@@ -54,7 +54,9 @@ class Experiment:
         return cls(protocol, replace(settings, data=data, net=net), index)
 
     def targets(self, words: str | Sequence[str]) -> list[str]:
-        """`"all"`, `"photo,sketch"` or a list, as the dataset spells them."""
+        """`"all"`, `"photo,sketch"` or a list, as the dataset spells them; `"none"` leaves no domain out."""
+        if listed(words) == [NO_TARGET]:
+            return [NO_TARGET]
         if words == "all" or list(words) == ["all"]:
             return list(self.index.domains)
         return list(dict.fromkeys(self.index.find(word) for word in listed(words)))
@@ -67,7 +69,9 @@ class Experiment:
     def run(self, method: Method, target: str, seed: int) -> PlannedRun:
         name, fields = spell_method(method)
         settings = replace(self.settings, method=name, fields=fields, target=target)
-        return PlannedRun(with_seed(settings, seed), method, self.index)
+        if target == NO_TARGET:
+            settings = settings.with_changes({"test_every": 0})  # there is nothing to test on
+        return PlannedRun(with_seed(checked(settings), seed), method, self.index)
 
 
 def read_method(method: str | Method, fields: Mapping[str, Any] | None = None) -> Method:

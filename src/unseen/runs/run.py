@@ -40,7 +40,7 @@ from unseen.runs.model import Trained, build_net, load_trained
 from unseen.runs.progress import Silent, Watcher
 from unseen.runs.results import ClientScore, RoundLine, RunResult, UnseenScore, Validation, number
 from unseen.runs.selection import WORDS, Selection
-from unseen.runs.settings import Settings
+from unseen.runs.settings import NO_TARGET, Settings
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,17 @@ def load_data(planned: PlannedRun, watcher: Watcher) -> RunData:
     """All images of the dataset, dealt out to clients, and the unseen domain's."""
     settings, index = planned.settings, planned.index
     assert index is not None, "the images of this run are on other machines"
-    target = index.find(settings.target)
     store = store_of(settings, index)
     if store.left_out:
         watcher.said(f"left out {len(store.left_out)} broken images: {', '.join(store.left_out)}")
     index = store.index
-    clients = partition(index, index.sources(target), settings.data.partition, settings.seed)
+    nothing = settings.target == NO_TARGET
+    sources = index.domains if nothing else index.sources(settings.target)
+    clients = partition(index, sources, settings.data.partition, settings.seed)
     asked = settings.data
     sites = make_sites(store, clients, asked.validation, settings.seed, asked.in_domain_test)
-    return RunData(index.classes, {site.client: site for site in sites}, store.domain(target))
+    unseen = None if nothing else store.domain(settings.target)
+    return RunData(index.classes, {site.client: site for site in sites}, unseen)
 
 
 def assemble(planned: PlannedRun, data: RunData) -> Assembly:

@@ -23,6 +23,7 @@ from unseen.core.options import changed, option, options_of, read_changes, value
 from unseen.core.plan import HOW, Plan
 
 DATA, NET = "Data", "Net"
+NO_TARGET = "none"  # the target of a run that leaves no domain out
 VERSION = 2  # of config.json
 T = TypeVar("T")
 
@@ -96,6 +97,11 @@ class Settings:
     @property
     def seed(self) -> int:
         return self.plan.seed
+
+    @property
+    def left_out(self) -> str:
+        """`unseen street`, or that nothing is: for sentences."""
+        return "no domain left out" if self.target == NO_TARGET else f"unseen {self.target}"
 
     def with_changes(self, changes: Mapping[str, Any]) -> Settings:
         """Some settings changed, by their names on the command line."""
@@ -180,6 +186,8 @@ def checked(settings: Settings) -> Settings:
             f"--validation {settings.data.validation} and --in-domain-test {settings.data.in_domain_test} leave no images "
             f"to train on; their sum must be below 1."
         )
+    if settings.target == NO_TARGET and settings.plan.server_selection == "oracle":
+        raise UserError("--server-selection oracle needs an unseen domain: give one with --target, or take validation.")
     return settings
 
 
