@@ -58,7 +58,7 @@ def test_adaptive_by_hand(kind: type[FedAdagrad | FedAdam | FedYogi]) -> None:
 
 
 def test_without_momentum_it_is_fedavg(tmp_path: Path) -> None:
-    plain, fedavg = federation(FedAvgM(momentum=0.0), tmp_path / "1"), federation("fedavg", tmp_path / "2")
+    plain, fedavg = federation(FedAvgM(momentum=0.0, rate=1.0), tmp_path / "1"), federation("fedavg", tmp_path / "2")
     plain.run()
     fedavg.run()
     for key, value in fedavg.server.state.items():
