@@ -36,20 +36,32 @@ def test_attention_scores_and_weighted_mean_against_numpy(attention: str, simila
     torch.manual_seed(0)
     layer = Highlighter(6, 4, attention, similarity)  # type: ignore[arg-type]
     maps = torch.randn(4, 6, 3, 2)
-    partners = torch.tensor([1, 0, 3])  # three rows and a guest
+    partners = torch.tensor([1, 0, 3, 3])  # the last one is alone in its class: its own partner
     x = maps.numpy()
     asked = {
-        "both": [[x[1], x[0]], [x[0], x[1]], [x[3], x[2]]],
-        "cross": [[x[1]], [x[0]], [x[3]]],
-        "self": [[x[0]], [x[1]], [x[2]]],
+        "both": [[x[1], x[0]], [x[0], x[1]], [x[3], x[2]], [x[3]]],
+        "cross": [[x[1]], [x[0]], [x[3]], [x[3]]],
+        "self": [[x[0]], [x[1]], [x[2]], [x[3]]],
     }[attention]
-    expected = [numpy_scores(layer, x[i], asked[i], similarity == "cosine") for i in range(3)]
+    expected = [numpy_scores(layer, x[i], asked[i], similarity == "cosine") for i in range(4)]
     np.testing.assert_allclose(layer.scores(maps, partners).detach().numpy(), np.stack(expected), rtol=1e-4, atol=1e-6)
-    weighted = [(expected[i][None] * x[i]).sum((1, 2)) for i in range(3)]
+    weighted = [(expected[i][None] * x[i]).sum((1, 2)) for i in range(4)]
     np.testing.assert_allclose(layer(maps, partners).detach().numpy(), np.stack(weighted), rtol=1e-4, atol=1e-5)
     # without partners, as at test time, an image attends to itself
     alone = [numpy_scores(layer, x[i], [x[i]], similarity == "cosine") for i in range(4)]
     np.testing.assert_allclose(layer.scores(maps).detach().numpy(), np.stack(alone), rtol=1e-4, atol=1e-6)
+
+
+def test_convolution_scores_against_numpy() -> None:
+    torch.manual_seed(0)
+    layer = Highlighter(6, 4, "convolution")
+    x = torch.randn(1, 6, 3, 2)
+    places = x.numpy()[0].reshape(6, -1)
+    energy = np.zeros(6)
+    for part in (layer.query, layer.key):
+        energy += np.maximum(part.weight.detach().numpy() @ places + part.bias.detach().numpy()[:, None], 0).mean(0)
+    expected = (np.exp(energy) / np.exp(energy).sum()).reshape(3, 2)
+    np.testing.assert_allclose(layer.scores(x).detach().numpy()[0], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_convolution_scores_need_no_partner_and_sum_to_one() -> None:

@@ -24,61 +24,43 @@ class Highlighter(nn.Module):
     """Queries and keys by 1 x 1 convolutions; scores by softmax over positions; the maps' weighted mean."""
 
     def __init__(
-        self,
-        channels: int,
-        size: int = 30,
-        attention: Attention = "both",
-        similarity: Similarity = "cosine",
-        spare: bool = False,
+        self, channels: int, size: int = 30, attention: Attention = "both", similarity: Similarity = "cosine"
     ) -> None:
         super().__init__()
         self.attention, self.similarity = attention, similarity
         self.query = nn.Linear(channels, size)  # on positions: a 1 x 1 convolution
         self.key = nn.Linear(channels, size)
-        if spare:
-            # The published module carries these without using them. Frozen, because no gradient ever reaches them.
-            self.value = nn.Linear(channels, size).requires_grad_(False)
-            self.out = nn.Linear(1, 1).requires_grad_(False)
 
     def scores(self, maps_BCHW: Tensor, partners: Tensor | None = None) -> Tensor:
-        """B x H x W, each map summing to one. With partners: of the first len(partners) rows, by Eq. 8 or 6."""
-        scores = self._scores(positions(maps_BCHW), partners)
-        return scores.view(-1, *maps_BCHW.shape[2:])
+        """B x H x W, each map summing to one: by Eq. 8 or 6 with each row's partner, without partners by its own."""
+        return self._scores(positions(maps_BCHW), partners).view(-1, *maps_BCHW.shape[2:])
 
     def forward(self, maps_BCHW: Tensor, partners: Tensor | None = None) -> Tensor:
         """Eq. 7: B x C."""
         places = positions(maps_BCHW)
-        scores = self._scores(places, partners)
-        return torch.bmm(scores[:, None].to(places.dtype), first(places, len(scores)))[:, 0]
+        return torch.bmm(self._scores(places, partners)[:, None].to(places.dtype), places)[:, 0]
 
     def _scores(self, places_BNC: Tensor, partners: Tensor | None) -> Tensor:
-        size = len(places_BNC) if partners is None else len(partners)
         weight, bias = torch.cat([self.query.weight, self.key.weight]), torch.cat([self.query.bias, self.key.bias])
         queries, keys = F.linear(places_BNC, weight, bias).chunk(2, dim=2)  # one product for both
         if self.attention == "convolution":
             # Table 16: the same tensors and no attention; a map by convolutions alone.
-            energy = (F.relu(queries) + F.relu(keys)).mean(2)[:size]
+            energy = (F.relu(queries) + F.relu(keys)).mean(2)
         else:
             if self.similarity == "cosine":
                 queries, keys = F.normalize(queries, dim=2), F.normalize(keys, dim=2)
-            asked = queries.mean(1)
-            query = asked[:size]
+            query = queries.mean(1)
             if partners is not None and self.attention == "cross":
-                query = asked[partners]
+                query = query[partners]
             elif partners is not None and self.attention == "both":
-                query = (asked[partners] + query) / 2
-            energy = torch.bmm(keys[:size], query[:, :, None])[:, :, 0]
+                query = (query[partners] + query) / 2
+            energy = torch.bmm(keys, query[:, :, None])[:, :, 0]
         return F.softmax(energy, dim=1)
 
 
 def positions(maps_BCHW: Tensor) -> Tensor:
     """B x HW x C."""
     return maps_BCHW.permute(0, 2, 3, 1).flatten(1, 2)
-
-
-def first(x: Tensor, size: int) -> Tensor:
-    """The first rows. All of them without a slice, whose gradient would be a copy."""
-    return x if size == len(x) else x[:size]
 
 
 def highlighter_of(net: Net) -> Highlighter:
