@@ -22,14 +22,16 @@ from unseen.methods.fedfd import (
     Diversified,
     FedFD,
     FedFDA,
+    adapters_of,
     alphas,
+    by_running_statistics,
     global_statistics,
-    untracked,
+    only_trainable,
 )
 from unseen.methods.silobn import SiloBN
 from unseen.nets.backbones import create_net
 from unseen.nets.norms.layers import StatNorm2d
-from unseen.nets.norms.rules import ruled, twin
+from unseen.nets.norms.rules import ruled
 from unseen.registry import parse, registered
 
 
@@ -57,9 +59,11 @@ def numpy_norm(x: np.ndarray, mean: np.ndarray, std: np.ndarray, norm: StatNorm2
     return standard * weight[None, :, None, None] + bias[None, :, None, None]
 
 
-def given_and_global(norm: StatNorm2d, work: Work) -> tuple[torch.Tensor, *tuple[np.ndarray, ...]]:
+def given_and_global(
+    norm: StatNorm2d, work: Work, size: tuple[int, int] = (7, 8)
+) -> tuple[torch.Tensor, *tuple[np.ndarray, ...]]:
     """Random maps, their instance statistics, and the layer's global ones."""
-    x = torch.randn(4, norm.num_features, 5, 6, generator=torch.Generator().manual_seed(3)) * 2 + 1
+    x = torch.randn(4, norm.num_features, *size, generator=torch.Generator().manual_seed(3)) * 2 + 1
     pixels = x.numpy()
     name = next(name for name, module in work.net.named_modules() if module is norm)
     mean_g = work.received[f"{name}.running_mean"].numpy()
@@ -105,6 +109,37 @@ def test_local_statistics_of_the_batch() -> None:
     close(Diversified(work.method, work).normalise(norm, x), numpy_norm(pixels, mean, std, norm))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("method", "size", "whose"),
+    [
+        (FedFD(), (7, 7), "instance"),
+        (FedFD(), (6, 8), "batch"),
+        (FedFD(smallest_map=12), (3, 4), "instance"),
+        (FedFD(smallest_map=13), (3, 4), "batch"),
+        (FedFD(variant="paper"), (1, 2), "instance"),
+    ],
+)
+def test_small_maps_are_mixed_by_the_batchs_statistics(method: FedFD, size: tuple[int, int], whose: str) -> None:
+    """7 x 7 maps, the smallest of the paper's nets at 224 px, are mixed as in the paper."""
+    norm, work = layer_and_work(method)
+    x, mean, std, mean_g, std_g = given_and_global(norm, work, size)
+    if whose == "batch":
+        pixels = x.numpy()
+        mean, std = pixels.mean((0, 2, 3)), np.sqrt(pixels.var((0, 2, 3)) + norm.eps)
+        mean, std = np.tile(mean, (4, 1)), np.tile(std, (4, 1))
+    u = torch.rand((1, norm.num_features), generator=torch.Generator().manual_seed(5)).numpy()
+    work.rng.manual_seed(5)
+    expected = numpy_norm(x.numpy(), u * mean + (1 - u) * mean_g, u * std + (1 - u) * std_g, norm)
+    close(Diversified(method, work).normalise(norm, x), expected)
+
+
+def test_what_is_ours_is_said() -> None:
+    assert FedFD().about.remark == FedFDA().about.remark == "mean, not sum, small maps by batch"
+    assert FedFD(variant="paper").about.remark == FedFDA(variant="paper").about.remark == ""
+    assert FedFD(smallest_map=1).about.remark == "mean, not sum"
+    assert Adapter().about.remark == ""
+
+
 def test_detached_statistics_are_constants() -> None:
     """With u = 1 and constant statistics the gradient of a sum is weight / std at every pixel; through them it is 0."""
     for detached in (False, True):
@@ -123,12 +158,27 @@ def numpy_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
     return float((np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]).mean())
 
 
-def two_passes(work: Work, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """f and f' by two separate forward passes, of which the second remembers no statistics."""
-    own = work.net.features(x)
-    work.rng.manual_seed(11)
-    with untracked(work.net), ruled(work.net, Diversified(work.method, work)):  # type: ignore[arg-type]
-        return own, work.net.features(x)
+def statistics_by_hand(work: Work, method: FedFD, x: torch.Tensor) -> torch.Tensor:
+    """f' of the tiny net, every BatchNorm2d written out: (a - mu_Delta) / sigma_Delta * gamma + beta."""
+    net, eps = work.net, 1e-5
+    a = (x - net.pixel_mean) / net.pixel_std
+    for number, (conv, norm, *after) in enumerate(net.backbone.blocks):  # type: ignore[union-attr, arg-type, misc]
+        a = conv(a)
+        small = a.shape[2] * a.shape[3] < method.smallest_map
+        over = (0, 2, 3) if small else (2, 3)
+        mu, sigma = a.mean(over, keepdim=True), (a.var(over, correction=0, keepdim=True) + eps).sqrt()
+        name = f"backbone.blocks.{number}.1."
+        mu_g, var_g = (work.received[name + part][:, None, None] for part in ("running_mean", "running_var"))
+        u = torch.rand(1, a.shape[1], generator=work.rng)[:, :, None, None]
+        mixed = (a - u * mu - (1 - u) * mu_g) / (u * sigma + (1 - u) * (var_g + eps).sqrt())
+        a = mixed * norm.weight[:, None, None] + norm.bias[:, None, None]
+        for module in after:
+            a = module(a)
+    linear, norm, relu = net.neck  # type: ignore[misc]
+    v = linear(net._anatomy.pool(net.backbone, a))
+    v = (v - v.mean(0)) / (v.var(0, correction=0) + eps).sqrt()  # the neck: this batch's own statistics
+    diversified: torch.Tensor = relu(v * norm.weight + norm.bias)
+    return diversified
 
 
 @pytest.mark.parametrize(
@@ -138,16 +188,26 @@ def two_passes(work: Work, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
         (FedFD(variant="paper"), 4.0, "sum"),
         (FedFD(variant="paper", lambda2=0.02, lambda1=0.3), 0.02, "sum"),
         (FedFD(lambda2=1.5, reduce="sum", lambda1=0.0), 1.5, "sum"),
+        (FedFDA(), 4.0, "mean"),
+        (FedFDA(variant="paper"), 4.0, "sum"),
     ],
 )
 def test_loss_by_hand(method: FedFD, lambda2: float, reduce: str) -> None:
     work = layer_and_work(method)[1]
     work.net = tiny_net(method, bottleneck=6)
-    work.received = snapshot(work.net)
+    received = snapshot(work.net)
+    rng = torch.Generator().manual_seed(2)
+    for key in work.net.running_statistics():
+        if received[key].is_floating_point():
+            received[key] += torch.rand(received[key].shape, generator=rng)
+    work.received = received
     work.net.train()
     given = batch()
     before = snapshot(work.net)
-    own, diversified = (f.detach().numpy() for f in two_passes(work, given.x))
+    own = work.net.features(given.x).detach().numpy()
+    work.net.load_state_dict(before)
+    work.rng.manual_seed(11)
+    diversified = statistics_by_hand(work, method, given.x).detach().numpy()
     head = work.net.head
     assert isinstance(head, nn.Linear)
     weight, bias = head.weight.detach().numpy(), head.bias.detach().numpy()
@@ -156,36 +216,48 @@ def test_loss_by_hand(method: FedFD, lambda2: float, reduce: str) -> None:
     squares = (own - diversified) ** 2
     cafl = squares.sum(1).mean() if reduce == "sum" else squares.mean()
     expected = (1 - method.lambda1) * ce + method.lambda1 * cacl + lambda2 * cafl
-    work.net.load_state_dict(before)
     work.rng.manual_seed(11)
     work.scratch.clear()
     assert float(method.loss(work, given).detach()) == pytest.approx(expected, rel=1e-3)
     assert cafl > 0
 
 
-def test_twin_is_two_passes() -> None:
-    """Features, gradients and running statistics of the doubled batch are those of two passes, with a neck too."""
-    method = FedFD()
-    work = make_work(method, net=tiny_net(method, bottleneck=6))
-    start = snapshot(work.net)
-    x = batch().x
-    results = []
-    for doubled in (False, True):
-        work.net.load_state_dict(start)
-        work.net.zero_grad()
-        if doubled:
-            work.rng.manual_seed(11)
-            with twin(work.net, Diversified(method, work)):
-                own, diversified = work.net.features(x).chunk(2)
-        else:
-            own, diversified = two_passes(work, x)
-        (own.square().sum() + (own * diversified).sum()).backward()  # type: ignore[no-untyped-call]
-        gradients = [p.grad.clone() for p in work.net.parameters() if p.grad is not None]
-        results.append(([own, diversified, *gradients], snapshot(work.net, sorted(work.net.running_statistics()))))
-    for one, two in zip(results[0][0], results[1][0], strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4 + 1e-3 * float(one.detach().abs().max()))
-    for key, value in results[0][1].items():
-        torch.testing.assert_close(value, results[1][1][key], rtol=1e-4, atol=1e-5)
+def test_the_diversified_pass_remembers_nothing() -> None:
+    """Running statistics after the loss are those of one ordinary pass, the neck's too, to the bit."""
+    states = []
+    for method in (FedFD(), FedFD(second="mixstyle"), FedAvg()):
+        work = make_work(method, net=tiny_net(method, bottleneck=6))
+        method.loss(work, batch())
+        states.append(snapshot(work.net, sorted(work.net.running_statistics())))
+    assert not moved(states[0], states[2]) and not moved(states[1], states[2])
+
+
+@pytest.mark.parametrize("other", ["mixstyle", "dsu"])
+def test_the_ordinary_pass_does_not_see_the_diversified_one(other: str) -> None:
+    """Only u changes: f must be the same to the bit, also where a part mixes the images of a batch."""
+    found = []
+    for seed in (1, 2):
+        method = parse(f"fedfd+{other}")
+        work = make_work(method)
+        work.rng.manual_seed(seed)
+        torch.manual_seed(0)
+        method.loss(work, batch())
+        found.append((work.notes["ce"], work.notes["cacl"]))
+    assert found[0][0] == found[1][0] and found[0][1] != found[1][1]
+
+
+def test_mixstyle_in_the_place_of_mixed_statistics() -> None:
+    """Table 3 (b): the first pass is ordinary, the second has MixStyle, and both have the losses of FedFD."""
+    plain, method = FedAvg(), FedFD(second="mixstyle")
+    ce = float(plain.loss(make_work(plain), batch()).detach())
+    distances = []
+    for seed in range(8):  # after each of the two stages it mixes in half of the batches
+        work = make_work(method)
+        torch.manual_seed(seed)
+        method.loss(work, batch())
+        assert work.notes["ce"][0] == pytest.approx(ce, rel=1e-6)
+        distances += work.notes["lambda2 * cafl"]
+    assert min(distances) == 0 and max(distances) > 0.01
 
 
 def test_detached_features_only_pull_the_diversified() -> None:
@@ -197,9 +269,10 @@ def test_detached_features_only_pull_the_diversified() -> None:
 
 
 # --- Eqs. 6 and 7: interpolated statistics ---------------------------------------------------------------------------
+@pytest.mark.parametrize("start", [None, 0.1])
 @pytest.mark.parametrize("noisy", [False, True])
-def test_interpolated_statistics(noisy: bool) -> None:
-    norm, work = layer_and_work(FedFDA())
+def test_interpolated_statistics(noisy: bool, start: float | None) -> None:
+    norm, work = layer_and_work(FedFDA(alpha_start=start))
     x, mean, std, mean_g, std_g = given_and_global(norm, work)
     hears, says = (
         {name: p.detach().numpy() for name, p in layer.named_parameters()}
@@ -212,7 +285,8 @@ def test_interpolated_statistics(noisy: bool) -> None:
     alpha = np.clip(z * delta + epsilon, 0, 1)[:, None]
     expected = numpy_norm(x.numpy(), alpha * mean + (1 - alpha) * mean_g, alpha * std + (1 - alpha) * std_g, norm)
     generator = torch.Generator().manual_seed(9) if noisy else None
-    rule = Adapted(work.net, global_statistics(work), generator)
+    adapters_of(work.net).references = global_statistics(work)
+    rule = Adapted(work.net, generator)
     close(rule.normalise(norm, x), expected)
     close(rule.seen[0], alpha[:, 0])
 
@@ -220,11 +294,10 @@ def test_interpolated_statistics(noisy: bool) -> None:
 def test_straight_through_passes_the_clamp() -> None:
     """An alpha below 0 is cut to 0: no gradient for the adapter, unless it goes straight through."""
     for through in (False, True):
-        norm, work = layer_and_work(FedFDA(epsilon_start=-5.0, straight_through=through))
+        norm, work = layer_and_work(FedFDA(alpha_start=-5.0, straight_through=through))
         adapter = next(iter(work.net.extras[ADAPTERS].children()))
         x = given_and_global(norm, work)[0]
-        rule = Adapted(work.net, global_statistics(work), straight_through=through)
-        rule.adapters[norm].says.weight.data.zero_()  # type: ignore[union-attr, operator]
+        rule = Adapted(work.net, straight_through=through)
         rule.normalise(norm, x).square().sum().backward()  # type: ignore[no-untyped-call]
         assert float(rule.seen[0].abs().max()) < 1e-6
         gradient = adapter.says.bias.grad  # type: ignore[union-attr]
@@ -233,7 +306,7 @@ def test_straight_through_passes_the_clamp() -> None:
 
 
 def test_alphas_can_be_read_out() -> None:
-    method = FedFDA(epsilon_start=0.5)
+    method = FedFDA(alpha_start=0.5)
     net = tiny_net(method)
     net.train()
     x = batch(5).x
@@ -252,7 +325,7 @@ def test_alphas_can_be_read_out() -> None:
 
 
 def test_prediction_does_not_depend_on_the_batch() -> None:
-    method = FedFDA(epsilon_start=0.5)
+    method = FedFDA(alpha_start=0.5)
     net = tiny_net(method, bottleneck=6).eval()
     x = batch(6).x
     with torch.no_grad():
@@ -268,7 +341,7 @@ def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> se
 
 
 def test_adapter_step_changes_only_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = FedFDA(epsilon_start=0.5)
+    method = FedFDA(alpha_start=0.5)
     work = make_work(method, net=tiny_net(method, bottleneck=6))
     method.prepare(work)
     states = [snapshot(work.net)]
@@ -288,6 +361,66 @@ def test_adapter_step_changes_only_adapters(monkeypatch: pytest.MonkeyPatch) -> 
     # Running statistics neither: the adapter's pass remembers nothing.
     assert moved(states[1], states[2]) == own
     assert all(parameter.requires_grad for parameter in work.net.parameters())
+
+
+def test_the_adapters_see_the_neck_as_prediction_does() -> None:
+    """With alpha the same in both, the loss that adapters train on is that of prediction: no batch hides a shift."""
+    method = Adapter(alpha_start=0.5)
+    work = make_work(method, net=tiny_net(method, bottleneck=6))
+    net, given = work.net, batch()
+    for adapter in adapters_of(net):
+        nn.init.zeros_(adapter.says.weight)  # type: ignore[union-attr, arg-type]
+        adapter.says.bias.data[0] = 0  # type: ignore[union-attr, index]
+    for _ in range(3):
+        net(given.x)  # the neck's running statistics are not the batch's
+    work.received = snapshot(net)
+    method.prepare(work)
+    work.optimizers["main"].param_groups[0]["lr"] = 0.0
+    before = snapshot(net)
+    method.step(work, given)
+    after = snapshot(net)
+    own = {key for key in before if key.startswith(f"extras.{ADAPTERS}.")}
+    net.load_state_dict({**after, **{key: before[key] for key in own}})
+    method.report(work)
+    with torch.no_grad():  # the 2d norms by what was received, the neck by its own running statistics
+        adapters_of(net).references = global_statistics(work)
+        logits = method.predict(net.eval(), given.x)
+    expected = numpy_cross_entropy(logits.numpy(), given.y.numpy())
+    assert work.notes["adapter loss"][0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_client_validates_adapters_by_the_global_statistics() -> None:
+    """By those they train against, and not by the client's own; after its order the running ones are the global."""
+    method = FedFDA(alpha_start=0.3)
+    work = make_work(method)
+    received = {key: value + 0.5 if "running" in key else value for key, value in work.received.items()}
+    x = batch().x
+    work.net.eval()
+    with torch.no_grad():
+        by_own = method.predict(work.net, x)
+        other = tiny_net(method)
+        other.load_state_dict(received)
+        by_global = method.predict(other.eval(), x)
+        work.received = received
+        method.prepare(work)
+        torch.testing.assert_close(method.predict(work.net, x), by_global)
+        method.report(work)
+        torch.testing.assert_close(method.predict(work.net, x), by_own)
+    assert not torch.allclose(by_own, by_global, atol=1e-3)
+
+
+def test_alpha_starts_where_the_field_says_and_every_adapter_has_a_gradient() -> None:
+    method = FedFDA(alpha_start=0.1)
+    work = make_work(method, net=tiny_net(method, bottleneck=6))
+    assert all(bool((alpha == 0.1).all()) for alpha in alphas(work.net, batch().x))
+    method.prepare(work)
+    net = work.net
+    rule = Adapted(net, work.rng)
+    with only_trainable(net, adapters_of(net)), by_running_statistics(net), ruled(net, rule):
+        nn.functional.cross_entropy(net(batch().x), batch().y).backward()  # type: ignore[no-untyped-call]
+    for adapter in adapters_of(net):
+        gradient = adapter.says.bias.grad  # type: ignore[union-attr]
+        assert isinstance(gradient, torch.Tensor) and float(gradient.abs().sum()) > 0
 
 
 def test_optimizers_share_no_parameter() -> None:
@@ -334,7 +467,7 @@ def test_fedfd_and_adapter_compose_to_fedfd_a() -> None:
 def test_adapter_alone_leaves_the_network_to_silobn() -> None:
     """Table 3 (c1): with the adapter in turn, the network is trained as without it."""
     states = []
-    for method in (SiloBN(), Adapter(epsilon_start=0.5)):
+    for method in (SiloBN(), Adapter(alpha_start=0.5)):
         work = make_work(method)
         method.prepare(work)
         for seed in range(3):
@@ -368,6 +501,46 @@ def test_composes_with_bases_and_penalties() -> None:
         method.prepare(work)
         method.step(work, batch())
         assert np.isfinite(work.notes["loss"][0])
+
+
+@pytest.mark.parametrize("text", ["fedfd+bin", "bin+fedfd", "dson+fedfd", "fedfd+dson", "fedfd+ibn", "gperxan+fedfd"])
+def test_other_norms_have_mixed_statistics_on_their_batch_side(text: str) -> None:
+    """Table 3 (c2): FedFD on BIN's and DSON's norms. What they normalise by the batch is mixed; nothing is remembered."""
+    method = parse(text)
+    work = make_work(method)
+    method.prepare(work)
+    plain = snapshot(work.net)
+    work.net.features(batch().x)
+    once = snapshot(work.net, sorted(work.net.running_statistics()))
+    work.net.load_state_dict(plain)
+    method.step(work, batch())
+    assert not moved(once, snapshot(work.net, sorted(once)))
+    assert work.notes["lambda2 * cafl"][0] > 0
+
+
+def test_global_statistics_of_norms_that_are_handed_around() -> None:
+    """DSON's norms are not averaged: mu_G is the mean over the clients' branches, or the net's own before there are any."""
+    method = parse("fedfd+dson")
+    work = make_work(method)
+    room = work.net.extras["branches"]
+    key = next(key for key in room.keys if key.endswith("running_mean"))  # type: ignore[operator, union-attr]
+    norm = work.net.get_submodule(key.removesuffix(".running_mean"))
+    received = {name: value for name, value in work.received.items() if name not in room.keys}  # type: ignore[operator]
+    work.received = received
+    close(global_statistics(work)[norm].mean, np.zeros((1, 8)))
+    rows = torch.stack([torch.full_like(received["extras.branches.rows"][0], value) for value in (1.0, 2.0, 9.0)])
+    work.received = {
+        **received, "extras.branches.rows": rows, "extras.branches.taken": torch.tensor([1, 1, 0])
+    }  # fmt: skip
+    work.scratch.clear()
+    close(global_statistics(work)[norm].mean, np.full((1, 8), 1.5))
+    close(global_statistics(work)[norm].std, np.full((1, 8), np.sqrt(1.5 + 1e-5)))
+
+
+def test_adapters_need_norms_of_their_own() -> None:
+    for text in ("bin+adapter", "fedfd-a+gperxan"):
+        with pytest.raises(UserError, match="the build of both replaces BatchNorm"):
+            parse(text)
 
 
 def test_backbone_without_batch_norm_is_named() -> None:

@@ -16,8 +16,8 @@ z = 0: one pass, whatever the batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
 import torch
@@ -27,11 +27,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.core.errors import UserError
 from unseen.core.types import Batch, Share, Tensors, Work
-from unseen.method import BY_VARIANT, Method, Traits
+from unseen.method import BY_VARIANT, Method, Range, Traits
 from unseen.nets.net import Net
-from unseen.nets.norms.layers import StatNorm2d, make_pluggable
+from unseen.nets.norms.layers import MomentNorm2d, StatNorm2d, make_pluggable
 from unseen.nets.norms.moments import Statistics, pooled_moments
-from unseen.nets.norms.rules import Interpolated, RandomAlpha, References, reference_statistics, ruled, twin
+from unseen.nets.norms.rules import References, Rule, reference_statistics, ruled
+from unseen.nets.parts.branches import Branches
+from unseen.nets.parts.styles import MixStyle
+from unseen.nets.surgery import insert_after
 
 ADAPTERS = "adapters"  # the name of the adapters among the net's extras
 
@@ -41,13 +44,13 @@ class WithGlobalStatistics(Method):
     """What FedFD and the adapters have in common: norms that follow rules, and the sharing they stand on."""
 
     # All of the state: mu_G and sigma_G, also where clients keep statistics of their own.
-    traits: ClassVar[Traits] = Traits(needs_full_state=True, norms="norms that follow rules")
+    traits: ClassVar[Traits] = Traits(needs_full_state=True)
 
     base: Literal["silobn", "fedavg"] = "silobn"  # what is shared; silobn: clients keep BatchNorm statistics (Table 1)
 
     def build(self, net: Net) -> Net:
         net = make_pluggable(net)
-        if not net.norms(StatNorm2d):
+        if not net.norms(MomentNorm2d):
             raise UserError(f'"{self.name}" needs BatchNorm2d layers and {net.backbone_name} has none: use resnet18.')
         return net
 
@@ -59,61 +62,138 @@ class WithGlobalStatistics(Method):
 def global_statistics(work: Work) -> References:
     """mu_G and sigma_G of every norm, from the received model; computed once per order."""
     if "global statistics" not in work.scratch:
-        work.scratch["global statistics"] = reference_statistics(work.net, work.received)
+        averaged = {**side_by_side(work), **work.received}
+        work.scratch["global statistics"] = reference_statistics(work.net, averaged)
     return cast(References, work.scratch["global statistics"])
+
+
+def side_by_side(work: Work) -> Tensors:
+    """Norms that the server does not average but hands around (DSON's): their mean. The net's own before there are any."""
+    state: Tensors = {}
+    for name, module in work.net.named_modules():
+        if isinstance(module, Branches):
+            rows, taken = work.received[f"{name}.rows"], work.received[f"{name}.taken"].bool()
+            if bool(taken.any()):
+                state |= module.entries(rows[taken].mean(dim=0))
+            else:
+                state |= {key: value for key, value in work.net.state_dict().items() if key in module.keys}
+    return state
 
 
 # --- diversification -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class FedFD(WithGlobalStatistics):
     name: ClassVar[str] = "fedfd"
+    ranges: ClassVar[Mapping[str, Range]] = {"lambda1": Range(0.05, 0.5), "lambda2": Range(0.5, 8.0)}
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "small": {"lambda2": 4.0, "reduce": "mean"},
-        "paper": {"lambda2": 4.0, "reduce": "sum"},
+        "mean": {"reduce": "mean", "smallest_map": 49},
+        "paper": {"reduce": "sum", "smallest_map": 1},
     }
 
-    variant: Literal["small", "paper"] = "small"  # sets lambda2 and reduce; small: for small images
+    variant: Literal["mean", "paper"] = "mean"  # sets reduce and smallest_map; paper: Eqs. 2 and 3 to the letter
     lambda1: float = 0.1  # weight of the classification loss on diversified features, CACL (Fig. 4)
-    lambda2: float = BY_VARIANT  # weight of the distance between the features, CAFL (Fig. 5)
-    reduce: Literal["sum", "mean"] = BY_VARIANT  # over the dimensions of that squared distance
+    lambda2: float = 4.0  # weight of the distance between the features, CAFL (Fig. 5)
+    reduce: Literal["mean", "sum"] = BY_VARIANT  # over the dimensions of that squared distance
     u: tuple[float, float] = (0.0, 1.0)  # range of the local statistics' weight (Table 9); equal ends fix it (Table 2)
     u_per: Literal["channel", "image", "both", "number"] = "channel"  # what has its own u; number: one for the layer
     local: Literal["instance", "batch"] = "instance"  # whose statistics are mixed with the global ones
+    smallest_map: int = (
+        BY_VARIANT  # ours: maps of fewer pixels are mixed by the batch's; 49 = 7 x 7, the least at 224 px
+    )
+    second: Literal["statistics", "mixstyle"] = "statistics"  # what diversifies: Eq. 2, or MixStyle instead (Table 3 b)
     detach_statistics: bool = False  # no gradient through the local statistics of the diversified pass
     detach_features: bool = False  # CAFL pulls f' to f, and not f to f'
 
-    def distance(self, own: Tensor, diversified: Tensor) -> Tensor:
-        """lambda2 * CAFL (Eq. 3)."""
-        squares = (diversified - (own.detach() if self.detach_features else own)).square()
-        return self.lambda2 * (squares.sum(dim=1).mean() if self.reduce == "sum" else squares.mean())
+    @property
+    def about(self) -> Traits:
+        ours = {"mean, not sum": self.reduce == "mean", "small maps by batch": self.smallest_map > 1}
+        return replace(super().about, remark=", ".join(remark for remark, holds in ours.items() if holds))
+
+    def build(self, net: Net) -> Net:
+        net = super().build(net)
+        return insert_after(net, (0, 1), SecondPassMixStyle) if self.second == "mixstyle" else net
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
-        with twin(work.net, Diversified(self, work)):
-            own, diversified = work.net.features(batch.x).chunk(2)
-        ce = F.cross_entropy(work.net.head(own), batch.y)
-        cacl = F.cross_entropy(work.net.head(diversified), batch.y)
-        cafl = self.distance(own, diversified)
-        for name, value in {"ce": ce, "cacl": cacl, "lambda2 * cafl": cafl}.items():
+        net = work.net
+        own = net.features(batch.x)
+        with untracked(net), self.diversified(work):
+            diversified = net.features(batch.x)
+        ce = F.cross_entropy(net.head(own), batch.y)  # Eq. 1
+        cacl = F.cross_entropy(net.head(diversified), batch.y)  # Eq. 4
+        cafl = self.distance(own, diversified)  # Eq. 3
+        for name, value in {"ce": ce, "cacl": cacl, "lambda2 * cafl": self.lambda2 * cafl}.items():
             work.note(name, value)
-        total = (1 - self.lambda1) * ce + self.lambda1 * cacl + cafl  # Eq. 5
+        total = (1 - self.lambda1) * ce + self.lambda1 * cacl + self.lambda2 * cafl  # Eq. 5
         return total + work.method.penalty(work, batch, own)
 
+    def distance(self, own: Tensor, diversified: Tensor) -> Tensor:
+        """CAFL."""
+        squares = (diversified - (own.detach() if self.detach_features else own)).square()
+        return squares.sum(dim=1).mean() if self.reduce == "sum" else squares.mean()
 
-class Diversified(RandomAlpha):
-    """u * local + (1 - u) * global statistics (Eq. 2)."""
+    def diversified(self, work: Work) -> AbstractContextManager[None]:
+        """Inside, passes are diversified."""
+        if self.second == "mixstyle":
+            return styles_mixed(work.net)
+        return ruled(work.net, Diversified(self, work))
+
+
+class Diversified(Rule):
+    """mu_Delta = u * mu_k + (1 - u) * mu_G and sigma_Delta = u * sigma_k + (1 - u) * sigma_G (Eq. 2)."""
 
     def __init__(self, method: FedFD, work: Work) -> None:
-        super().__init__(work.rng, method.u_per, *method.u, references=global_statistics(work))
-        self.by_batch = method.local == "batch"
-        self.detached = method.detach_statistics
+        self.method, self.references, self.rng = method, global_statistics(work), work.rng
 
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
-        if self.by_batch:
-            mean, var = pooled_moments(mean_BC, var_BC)
-            mean_BC, var_BC = mean.expand_as(mean_BC), var.expand_as(var_BC)
-        if self.detached:
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+        method = self.method
+        u = self.weight(*mean_BC.shape).to(mean_BC.device)
+        if method.local == "batch" or pixels < method.smallest_map:
+            mean_BC, var_BC = pooled_moments(mean_BC, var_BC)
+        if method.detach_statistics:
             mean_BC, var_BC = mean_BC.detach(), var_BC.detach()
-        return super().statistics(norm, mean_BC, var_BC, pixels)
+        mu_k, sigma_k = mean_BC, norm.std(var_BC)
+        mu_G, sigma_G = self.references[norm]
+        return Statistics(u * mu_k + (1 - u) * mu_G, u * sigma_k + (1 - u) * sigma_G)
+
+    def weight(self, images: int, channels: int) -> Tensor:
+        """u, drawn anew at every layer and call. On the CPU: the same on every device."""
+        shapes = {"channel": (1, channels), "image": (images, 1), "both": (images, channels), "number": (1, 1)}
+        low, high = self.method.u
+        return low + (high - low) * torch.rand(shapes[self.method.u_per], generator=self.rng)
+
+
+class SecondPassMixStyle(MixStyle):
+    """MixStyle that acts inside `styles_mixed` only."""
+
+    on = False
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return super().forward(maps) if self.on else maps
+
+
+@contextmanager
+def styles_mixed(net: Net) -> Iterator[None]:
+    modules = net.norms(SecondPassMixStyle)
+    try:
+        for module in modules:
+            module.on = True
+        yield
+    finally:
+        for module in modules:
+            module.on = False
+
+
+@contextmanager
+def untracked(net: nn.Module) -> Iterator[None]:
+    """BatchNorms in train mode use the batch's statistics inside (the neck's do), and do not remember them."""
+    tracking = [module for module in net.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    try:
+        for module in tracking:
+            module.track_running_stats = False
+        yield
+    finally:
+        for module in tracking:
+            module.track_running_stats = True
 
 
 # --- adaptation ------------------------------------------------------------------------------------------------------
@@ -122,34 +202,40 @@ class Adapter(WithGlobalStatistics):
     """The instance feature adapter alone, on SiloBN (Table 3, c1). `fedfd+adapter` is `fedfd-a`."""
 
     name: ClassVar[str] = "adapter"
+    ranges: ClassVar[Mapping[str, Range]] = {"adapter_lr": Range(0.03, 1.0)}
+    traits: ClassVar[Traits] = Traits(needs_full_state=True, norms="norms with adapters")
 
     reduction: int = 16  # hidden units of an adapter: channels / reduction, at least 4
     adapter_lr: float = 1.0  # the adapters' learning rate, as a multiple of the plan's
-    epsilon_start: float | None = None  # bias of epsilon at the start; None: torch's default, near 0
+    alpha_start: float | None = 0.1  # ours: alpha before training; none: torch's random start, half cut to 0 or 1
     straight_through: bool = False  # let the gradient pass the clamp of alpha
 
     def build(self, net: Net) -> Net:
-        net = WithGlobalStatistics.build(self, net)
-        adapters = [StatisticsAdapter(norm.num_features, self.reduction) for norm in net.norms(StatNorm2d)]
-        if self.epsilon_start is not None:
-            for adapter in adapters:
-                nn.init.constant_(adapter.says.bias[1:], self.epsilon_start)
-        net.extras[ADAPTERS] = nn.ModuleList(adapters)
+        net = super().build(net)
+        net.extras[ADAPTERS] = Adapters(
+            StatisticsAdapter(norm.num_features, self.reduction, self.alpha_start) for norm in net.norms(StatNorm2d)
+        )
         return net
 
     def prepare(self, work: Work) -> None:
-        own = list(work.net.extras[ADAPTERS].parameters())
+        adapters = adapters_of(work.net)
+        adapters.references = global_statistics(work)
+        own = list(adapters.parameters())
         work.withdraw(own)
         work.optimizers["adapter"] = work.optimizer(own, lr_scale=self.adapter_lr)
 
     def step(self, work: Work, batch: Batch) -> None:
         Method.step(self, work, batch)  # the network's, on whatever the loss is
         net = work.net
-        rule = Adapted(net, global_statistics(work), work.rng, self.straight_through)
-        with only_trainable(net, net.extras[ADAPTERS]), untracked(net), ruled(net, rule):
+        rule = Adapted(net, work.rng, self.straight_through)
+        with only_trainable(net, adapters_of(net)), by_running_statistics(net), ruled(net, rule):
             loss = F.cross_entropy(net(batch.x), batch.y)
         work.note("adapter loss", loss)
         self.descend(work, loss, "adapter")
+
+    def report(self, work: Work) -> Tensors:
+        adapters_of(work.net).references = None
+        return {}
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         with ruled(net, Adapted(net)):
@@ -163,45 +249,59 @@ class Adapter(WithGlobalStatistics):
 class StatisticsAdapter(nn.Module):
     """Linear, ReLU, Linear: how far an image's statistics are from the global ones -> delta and epsilon."""
 
-    def __init__(self, channels: int, reduction: int, smallest: int = 4) -> None:
+    def __init__(self, channels: int, reduction: int, alpha_start: float | None = None, smallest: int = 4) -> None:
         super().__init__()
         # `smallest`: a hidden layer of one or two ReLUs is often dead for every image. A ResNet's are never that small.
         hidden = max(channels // reduction, smallest)
         self.hears = nn.Linear(2 * channels, hidden)
         self.says = nn.Linear(hidden, 2)
+        if alpha_start is not None:
+            # epsilon, the second that is said, starts as the same number for every image.
+            nn.init.zeros_(self.says.weight[1:])
+            nn.init.constant_(self.says.bias[1:], alpha_start)
 
     def forward(self, differences: Tensor) -> Tensor:
         said: Tensor = self.says(self.hears(differences).relu())
         return said
 
 
-class Adapted(Interpolated):
-    """The adapters' alpha (Eqs. 6 and 7): with a generator z ~ N(0, 1) by image and layer, without one z = 0."""
+class Adapters(nn.ModuleList):
+    """One adapter per norm, in the norms' order."""
 
-    def __init__(
-        self,
-        net: Net,
-        references: References | None = None,
-        generator: torch.Generator | None = None,
-        straight_through: bool = False,
-    ) -> None:
-        super().__init__(references)
-        self.adapters = dict(zip(net.norms(StatNorm2d), net.extras[ADAPTERS].children(), strict=True))
+    # mu_G and sigma_G while a client trains, whose running statistics may be its own; None: the running statistics.
+    references: References | None = None
+
+
+def adapters_of(net: Net) -> Adapters:
+    adapters = net.extras[ADAPTERS]
+    assert isinstance(adapters, Adapters)
+    return adapters
+
+
+class Adapted(Rule):
+    """mu* = alpha * mu_i + (1 - alpha) * mu_G and sigma* = alpha * sigma_i + (1 - alpha) * sigma_G (Eq. 6).
+
+    alpha is the adapter's, one number per image and layer (Eq. 7): with a generator z ~ N(0, 1), without one z = 0.
+    """
+
+    def __init__(self, net: Net, generator: torch.Generator | None = None, straight_through: bool = False) -> None:
+        self.references = adapters_of(net).references
+        self.adapters: dict[nn.Module, nn.Module] = dict(zip(net.norms(StatNorm2d), adapters_of(net), strict=True))
         self.generator = generator
         self.straight_through = straight_through
         self.seen: list[Tensor] = []  # alpha by image, of every norm that ran
 
-    def alpha(self, norm: StatNorm2d, instance: Statistics, reference: Statistics) -> Tensor:
-        differences = torch.cat([instance.mean - reference.mean, instance.std - reference.std], dim=1)
-        delta, epsilon = self.adapters[norm](differences).chunk(2, dim=1)
-        raw = epsilon
-        if self.generator is not None:
-            raw = torch.randn(epsilon.shape, generator=self.generator).to(epsilon.device) * delta + epsilon
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+        mu_i, sigma_i = mean_BC, norm.std(var_BC)
+        mu_G, sigma_G = norm.running() if self.references is None else self.references[norm]
+        delta, epsilon = self.adapters[norm](torch.cat([mu_i - mu_G, sigma_i - sigma_G], dim=1)).chunk(2, dim=1)
+        z = 0.0 if self.generator is None else torch.randn(delta.shape, generator=self.generator).to(delta.device)
+        raw = z * delta + epsilon
         alpha = raw.clamp(0, 1)
         if self.straight_through:
             alpha = raw + (alpha - raw).detach()
         self.seen.append(alpha.detach()[:, 0])
-        return cast(Tensor, alpha)
+        return Statistics(alpha * mu_i + (1 - alpha) * mu_G, alpha * sigma_i + (1 - alpha) * sigma_G)
 
 
 @torch.no_grad()
@@ -231,16 +331,16 @@ def only_trainable(net: nn.Module, part: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def untracked(net: nn.Module) -> Iterator[None]:
-    """BatchNorms (the neck's) in train mode use the batch's statistics inside, and do not remember them."""
-    tracking = [module for module in net.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+def by_running_statistics(net: nn.Module) -> Iterator[None]:
+    """BatchNorms without a rule (the neck's) normalise as in prediction: a batch's own would hide what alpha shifts."""
+    training = [module for module in net.modules() if isinstance(module, _BatchNorm) and module.training]
     try:
-        for module in tracking:
-            module.track_running_stats = False
+        for module in training:
+            module.training = False  # and not train(False): an activation hangs below some norms
         yield
     finally:
-        for module in tracking:
-            module.track_running_stats = True
+        for module in training:
+            module.training = True
 
 
 @dataclass(frozen=True)
@@ -248,6 +348,7 @@ class FedFDA(Adapter, FedFD):
     """Both: the network on diversified features, the adapters in turn with it."""
 
     name: ClassVar[str] = "fedfd-a"
+    ranges: ClassVar[Mapping[str, Range]] = FedFD.ranges
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
         return FedFD.loss(self, work, batch)

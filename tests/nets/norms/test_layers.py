@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.nets.norms.by_hand import (
     EPS,
@@ -27,7 +27,8 @@ from tests.nets.norms.by_hand import (
 )
 from unseen.nets.backbones import create_net
 from unseen.nets.norms.layers import BIN, DSON, IBN, XAN, MomentNorm2d, StatNorm2d
-from unseen.nets.norms.moments import instance_moments
+from unseen.nets.norms.moments import Statistics, instance_moments
+from unseen.nets.norms.rules import Rule
 
 
 def test_without_a_rule_it_is_batch_norm_to_the_bit() -> None:
@@ -38,13 +39,13 @@ def test_without_a_rule_it_is_batch_norm_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
-def test_ordinary_statistics_track_like_batch_norm(momentum: float | None) -> None:
+def test_the_batch_side_tracks_like_batch_norm(momentum: float | None) -> None:
     plain, moment = norm_2d(), MomentNorm2d.of(norm_2d())
     plain.momentum = moment.momentum = momentum
     for _ in range(2):
         x = maps()
         plain(x)
-        moment.ordinary(*instance_moments(x), pixels=H * W)
+        moment.batch_side(*instance_moments(x), pixels=H * W)
     assert torch.equal(plain.state_dict()["num_batches_tracked"], moment.state_dict()["num_batches_tracked"])
     for key in ("running_mean", "running_var"):
         torch.testing.assert_close(moment.state_dict()[key], plain.state_dict()[key])
@@ -150,6 +151,53 @@ def test_dson(training: bool) -> None:
     mixed_mean = of_mean * batch_mean + (1 - of_mean) * mean
     mixed_std = np.sqrt(of_var * batch_var + (1 - of_var) * var + EPS)
     close(layer(x), apply(x.double().numpy(), mixed_mean, mixed_std, weight, bias))
+
+
+class ByThree(Rule):
+    """A rule of its own for every image: mean 3 + b, standard deviation 2."""
+
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+        return Statistics(3 + torch.arange(len(mean_BC))[:, None].expand_as(mean_BC), torch.full_like(var_BC, 2))
+
+
+@pytest.mark.parametrize("kind", ["bin", "ibn", "dson", "xan"])
+def test_under_a_rule_its_statistics_stand_for_the_batchs(kind: str) -> None:
+    x, norm = maps(), norm_2d()
+    weight, bias, *_ = arrays(norm)
+    pixels = x.double().numpy()
+    mean, var = instance(pixels)
+    ruled_mean, ruled_std = np.tile(3 + np.arange(B)[:, None], (1, C)), np.full((B, C), 2.0)
+    own, ruled = (
+        apply(pixels, mean, np.sqrt(var + EPS), weight, bias),
+        apply(pixels, ruled_mean, ruled_std, weight, bias),
+    )
+    layer: nn.Module
+    if kind == "bin":
+        layer = BIN.of(norm)
+        nn.init.constant_(layer.gate, 0.25)
+        expected = 0.25 * ruled + 0.75 * own
+    elif kind == "ibn":
+        layer = IBN.of(norm)
+        expected = np.concatenate([own[:, : C // 2], ruled[:, C // 2 :]], axis=1)
+    elif kind == "dson":
+        layer = DSON.of(norm)  # both weights start at one half
+        mixed_std = np.sqrt(0.5 * ruled_std**2 + 0.5 * (var + EPS))
+        expected = apply(pixels, 0.5 * ruled_mean + 0.5 * mean, mixed_std, weight, bias)
+    else:
+        layer = XAN(norm)
+        expected = 0.5 * apply(pixels, mean, np.sqrt(var + EPS), np.ones(C), np.zeros(C)) + 0.5 * ruled
+    ruled_norm = layer.bn if isinstance(layer, XAN) else layer
+    assert isinstance(ruled_norm, MomentNorm2d)
+    ruled_norm.rule = ByThree()
+    before = {key: value.clone() for key, value in layer.state_dict().items()}
+    close(layer.train()(x), expected)
+    assert all(torch.equal(value, before[key]) for key, value in layer.state_dict().items()), "a rule tracks nothing"
+
+
+def test_bins_gate_takes_two_passes_before_backward() -> None:
+    layer = BIN.of(norm_2d())
+    (layer(maps()) + layer(maps() + 1)).square().sum().backward()
+    assert layer.gate.grad is not None
 
 
 LAYERS: list[Callable[[nn.BatchNorm2d], nn.Module]] = [XAN, IBN.of, BIN.of, DSON.of, StatNorm2d.of]

@@ -1,11 +1,11 @@
-"""Every rule against plain NumPy, and the twin pass against two passes."""
+"""Every rule against plain NumPy, and rules over a net."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tests.nets.norms.by_hand import (
     EPS,
@@ -25,20 +25,16 @@ from tests.nets.norms.by_hand import (
 )
 from unseen.core.errors import UserError
 from unseen.nets.backbones import create_net
-from unseen.nets.net import Net
-from unseen.nets.norms.layers import StatNorm2d, make_pluggable
-from unseen.nets.norms.moments import Statistics
+from unseen.nets.norms.layers import BIN, StatNorm2d, make_pluggable
 from unseen.nets.norms.rules import (
     IABN,
     BatchRule,
     FixedAlpha,
     InstanceRule,
     MixNorm,
-    RandomAlpha,
     Rule,
     reference_statistics,
     ruled,
-    twin,
 )
 
 
@@ -57,10 +53,6 @@ def rule_case(name: str, x: Array, norm: nn.BatchNorm2d) -> tuple[Rule, Array, A
         return InstanceRule(), mean, std
     if name == "fixed":
         return FixedAlpha(0.3), 0.3 * mean + 0.7 * running_mean, 0.3 * std + 0.7 * running_std
-    if name == "random":
-        u = (0.2 + 0.3 * torch.rand((1, C), generator=generator())).double().numpy()
-        rule = RandomAlpha(generator(), low=0.2, high=0.5)
-        return rule, u * mean + (1 - u) * running_mean, u * std + (1 - u) * running_std
     if name == "iabn":
         new_mean, new_var = np.empty_like(mean), np.empty_like(var)
         for b in range(B):
@@ -82,7 +74,7 @@ def rule_case(name: str, x: Array, norm: nn.BatchNorm2d) -> tuple[Rule, Array, A
     return MixNorm(views=2, share=0.25), mixed_mean, np.sqrt(mixed_var + EPS)
 
 
-@pytest.mark.parametrize("name", ["running", "batch", "instance", "fixed", "random", "iabn", "mixnorm"])
+@pytest.mark.parametrize("name", ["running", "batch", "instance", "fixed", "iabn", "mixnorm"])
 def test_rules(name: str) -> None:
     x, norm = maps(), norm_2d()
     weight, bias, *_ = arrays(norm)
@@ -118,15 +110,6 @@ def test_iabns_standard_errors_have_the_epsilon() -> None:
         np.testing.assert_allclose(stat(x).detach().numpy().ravel(), expected, rtol=1e-5)
 
 
-def test_random_alpha_shapes() -> None:
-    norm = StatNorm2d.of(norm_2d())
-    own = Statistics(torch.zeros(B, C), torch.ones(B, C))
-    shapes = {"channel": (1, C), "image": (B, 1), "both": (B, C), "number": (1, 1)}
-    for per, shape in shapes.items():
-        alpha = RandomAlpha(generator(), per=per).alpha(norm, own, own)  # type: ignore[arg-type]
-        assert isinstance(alpha, Tensor) and alpha.shape == shape
-
-
 def test_a_ruled_norm_keeps_channels_last_and_bfloat16() -> None:
     x = maps().contiguous(memory_format=torch.channels_last)
     norm = StatNorm2d.of(norm_2d())
@@ -148,67 +131,26 @@ def test_a_reference_other_than_the_running_statistics() -> None:
     close(norm(x), (x.double().numpy() - 1) / np.sqrt(2 + EPS))
 
 
-# --- twin ------------------------------------------------------------------------------------------------------------
+# --- over a net ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["mobilenetv2_100", "densenet121", "convnet"])
-def test_twin_is_two_passes(name: str) -> None:
-    """Outputs, gradients and running statistics of the twin pass against an ordinary pass and a pass under the rule."""
-    size = 64
-    x = torch.rand(4, 3, size, size, generator=generator(), dtype=torch.float64)
-
-    def new() -> Net:
-        return make_pluggable(create_net(name, 5, image_size=size, bottleneck=8, seed=2)).double()
-
-    net, other = new(), new()
-    references = reference_statistics(net, {key: value + 0.3 for key, value in net.state_dict().items()})
-    with twin(net, RandomAlpha(generator(), references=references)):
-        features = net.features(x)
-    assert features.shape == (8, 8)
-    weights = torch.randn(features.shape, generator=generator(), dtype=torch.float64)
-    (features * weights).sum().backward()
-
-    first = other.features(x)
-    tracked = {key: value.clone() for key, value in other.state_dict().items()}
-    references = reference_statistics(other, {key: value + 0.3 for key, value in new().state_dict().items()})
-    with ruled(other, RandomAlpha(generator(), references=references)):
-        second = other.features(x)
-    (torch.cat([first, second]) * weights).sum().backward()
-
-    torch.testing.assert_close(features, torch.cat([first, second]), rtol=1e-6, atol=1e-7)
-    for (key, mine), (_, theirs) in zip(net.named_parameters(), other.named_parameters(), strict=True):
-        if not key.startswith("head."):
-            torch.testing.assert_close(
-                mine.grad, theirs.grad, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
-            )
-    for key, value in net.state_dict().items():
-        torch.testing.assert_close(value, tracked[key], msg=lambda text, key=key: f"{key}: {text}")
+def test_a_pass_under_a_rule_remembers_nothing_and_ends_with_the_rule_gone(name: str) -> None:
+    net = make_pluggable(create_net(name, 5, image_size=64))
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    x = torch.rand(2, 3, 64, 64, generator=generator())
+    with ruled(net, InstanceRule()):
+        net.features(x).sum().backward()
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
     assert all(norm.rule is None for norm in net.norms(StatNorm2d))
 
 
-def test_twin_in_eval_mode_uses_running_statistics_for_the_first_half() -> None:
-    net = make_pluggable(create_net("convnet", 5, image_size=32, bottleneck=8)).eval()
-    x = torch.rand(3, 3, 32, 32, generator=generator())
-    with twin(net, InstanceRule()):
-        features = net.features(x)
-    torch.testing.assert_close(features[:3], net.features(x))
-    with ruled(net, InstanceRule()):
-        torch.testing.assert_close(features[3:], net.features(x))
-
-
-def test_twin_vectors_by_running_statistics() -> None:
-    net = make_pluggable(create_net("convnet", 5, image_size=32, bottleneck=8))
-    x = torch.rand(4, 3, 32, 32, generator=generator())
-    before = {key: value.clone() for key, value in net.neck.state_dict().items()}
-    with twin(net, BatchRule(), vectors="running"):
-        second = net.features(x)[4:]
-    with ruled(net, BatchRule()):
-        pooled = net.maps(x).mean(dim=(2, 3))
-    linear = net.neck[0]  # type: ignore[index]
-    expected = (linear(pooled) - before["1.running_mean"]) / (before["1.running_var"] + EPS).sqrt()
-    # the first half had already moved the running statistics when the second was normalised or not: it must not matter
-    torch.testing.assert_close(second, expected.relu())
+def test_make_pluggable_leaves_the_neck_and_norms_that_follow_rules_alone() -> None:
+    net = create_net("convnet", 5, image_size=32, bottleneck=8).replace_norms(BIN.of)
+    make_pluggable(net)
+    assert len(net.norms(BIN)) == 4 and not net.norms(StatNorm2d)
+    assert [type(norm) for norm in net.norms(nn.BatchNorm1d)] == [nn.BatchNorm1d]
 
 
 def test_rules_need_batch_norms() -> None:
     net = make_pluggable(create_net("vit_tiny_patch16_224", 5, image_size=32))
-    with pytest.raises(UserError, match="no BatchNorm2d"), twin(net, InstanceRule()):
+    with pytest.raises(UserError, match="no BatchNorm2d"), ruled(net, InstanceRule()):
         pass

@@ -14,9 +14,22 @@ from unseen.nets.norms.moments import Statistics, instance_moments, multiply_add
 from unseen.nets.surgery import plain_batch_norm, replace_batch_norms
 
 
+class StatisticsRule(Protocol):
+    """What a norm asks of a rule. The rules know the layers; the layers know no more of them than this."""
+
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics: ...
+
+    def normalise(self, norm: StatNorm2d, x: Tensor) -> Tensor: ...
+
+
 # --- a BatchNorm that is computed from the moments -------------------------------------------------------------------
 class MomentNorm2d(nn.BatchNorm2d):
-    """A BatchNorm2d, state and all, whose subclasses normalise by something else than the batch alone."""
+    """A BatchNorm2d, state and all, whose subclasses normalise by something else than the batch alone.
+
+    While it has a `rule`, the rule's statistics stand in the place of the batch's (or of the running ones).
+    """
+
+    rule: StatisticsRule | None = None
 
     @classmethod
     def of(cls, norm: nn.modules.batchnorm._BatchNorm) -> Self:
@@ -38,8 +51,10 @@ class MomentNorm2d(nn.BatchNorm2d):
         scale = self.weight / statistics.std
         return scale, self.bias - statistics.mean * scale
 
-    def ordinary(self, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+    def batch_side(self, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         """What BatchNorm normalises by: in train mode the batch's statistics, which also move the running ones."""
+        if self.rule is not None:
+            return self.rule.statistics(self, mean_BC, var_BC, pixels)
         if not self.training:
             return self.running()
         mean, var = pooled_moments(mean_BC, var_BC)
@@ -48,17 +63,20 @@ class MomentNorm2d(nn.BatchNorm2d):
 
     def assemble(self, x: Tensor, gamma_in: Tensor, gamma_bn: Tensor, beta: Tensor) -> Tensor:
         """gamma_in * IN(x) + gamma_bn * BN(x) + beta, one number per channel each; in train mode with tracking."""
-        if self.training:
+        pixels = x.shape[2] * x.shape[3]
+        if self.training and self.rule is None:
             y, mean, var = assembled(x, gamma_in, gamma_bn, beta, self.eps)
-            self._track(mean, var, x.shape[0] * x.shape[2] * x.shape[3])
+            self._track(mean, var, x.shape[0] * pixels)
             return y
         mean, var = instance_moments(x)
-        running = self.running()
-        scale_in, scale_bn = gamma_in / self.std(var), gamma_bn / running.std
-        return multiply_add(x, scale_in + scale_bn, beta - mean * scale_in - running.mean * scale_bn)
+        batch = self.batch_side(mean, var, pixels)
+        scale_in, scale_bn = gamma_in / self.std(var), gamma_bn / batch.std
+        return multiply_add(x, scale_in + scale_bn, beta - mean * scale_in - batch.mean * scale_bn)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, var: Tensor, count: int) -> None:
+        if not self.track_running_stats:
+            return
         assert self.running_mean is not None and self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
@@ -69,40 +87,21 @@ class MomentNorm2d(nn.BatchNorm2d):
 
 
 # --- layers that follow a rule ---------------------------------------------------------------------------------------
-class MapRule(Protocol):
-    """What a `StatNorm2d` asks of a rule. The rules know the layers; the layers know no more of them than this."""
-
-    def normalise(self, norm: StatNorm2d, x: Tensor) -> Tensor: ...
-
-
-class VectorRule(Protocol):
-    """What a `StatNorm1d` asks of a rule."""
-
-    def normalise_vectors(self, norm: StatNorm1d, x: Tensor) -> Tensor: ...
-
-
 class StatNorm2d(MomentNorm2d):
     """A BatchNorm2d that follows `rule`; without one it is an ordinary BatchNorm2d, to the bit."""
-
-    rule: MapRule | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) if self.rule is None else self.rule.normalise(self, x)
 
 
-class StatNorm1d(nn.BatchNorm1d):
-    """A BatchNorm1d (in the neck) that treats the two halves of a twin batch apart; see `rules.twin`."""
-
-    rule: VectorRule | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) if self.rule is None else self.rule.normalise_vectors(self, x)
-
-
 def make_pluggable(net: Net) -> Net:
-    """Turn every BatchNorm of the net into a `StatNorm`. Outputs and state names stay as they are."""
-    replace_batch_norms(net, nn.BatchNorm2d, StatNorm2d.of)
-    replace_batch_norms(net, nn.BatchNorm1d, lambda norm: plain_batch_norm(norm, StatNorm1d))
+    """Turn every plain BatchNorm2d of the net into a `StatNorm2d`. Outputs and state names stay as they are.
+
+    Norms that follow rules already (BIN's, XAN's BatchNorm side) stay.
+    """
+    replace_batch_norms(
+        net, nn.BatchNorm2d, lambda norm: norm if isinstance(norm, MomentNorm2d) else StatNorm2d.of(norm)
+    )
     return net
 
 
@@ -187,7 +186,8 @@ class BIN(MomentNorm2d):
     @torch.no_grad()
     def bound_gate(self) -> None:
         """Back into [0, 1] after a step; not clamped in the graph: a gate that overshot must still get a gradient."""
-        self.gate.clamp_(0, 1)
+        # `data`: a second pass before backward comes here again, changes nothing, and must not count as a change.
+        self.gate.data.clamp_(0, 1)
 
 
 class DSON(MomentNorm2d):
@@ -203,7 +203,7 @@ class DSON(MomentNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         mean, var = instance_moments(x)
-        batch = self.ordinary(mean, var, x.shape[2] * x.shape[3])
+        batch = self.batch_side(mean, var, x.shape[2] * x.shape[3])
         of_mean, of_var = self.mix.sigmoid()
         batch_var = batch.std.square()  # both variances with epsilon, which the mixture then has once
         mixed = Statistics(

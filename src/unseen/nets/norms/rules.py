@@ -1,30 +1,28 @@
-"""Rules: by which statistics a `StatNorm2d` normalises, and putting one over a net for a while (`ruled`, `twin`)."""
+"""Rules: by which statistics norms normalise, and putting one over a net for a while (`ruled`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.errors import UserError
 from unseen.nets.net import Net
-from unseen.nets.norms.layers import StatNorm1d, StatNorm2d
+from unseen.nets.norms.layers import MomentNorm2d, StatNorm2d
 from unseen.nets.norms.moments import Statistics, pooled_moments
 from unseen.nets.norms.renormalised import renormalised
 
 
 class Rule:
-    """Says by which statistics a `StatNorm2d` normalises. Subclass and override `statistics`.
+    """Says by which statistics norms normalise. Subclass and override `statistics`.
 
     It gets the moments of each image, B x C, and returns mean and standard deviation, B x C or 1 x C; `norm.std(var)`
     is the standard deviation with the layer's epsilon, `norm.running()` the running statistics.
     """
 
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         return norm.running()
 
     def normalise(self, norm: StatNorm2d, x: Tensor) -> Tensor:
@@ -34,8 +32,8 @@ class Rule:
 
 @contextmanager
 def ruled(net: Net, rule: Rule | None) -> Iterator[None]:
-    """Inside, every `StatNorm2d` of the net follows `rule`."""
-    norms = net.norms(StatNorm2d)
+    """Inside, every norm of the net that can follow a rule follows this one. Needs `make_pluggable`."""
+    norms = net.norms(MomentNorm2d)
     if not norms:
         raise UserError(
             f"{net.backbone_name or 'This backbone'} has no BatchNorm2d to change: "
@@ -55,10 +53,10 @@ References = Mapping[nn.Module, Statistics]
 
 
 def reference_statistics(net: Net, received: Mapping[str, Tensor]) -> dict[nn.Module, Statistics]:
-    """The running statistics that a state (the received global model's) holds for each `StatNorm2d` of the net."""
+    """The running statistics that a state (the received global model's) holds for each such norm of the net."""
     references: dict[nn.Module, Statistics] = {}
     for name, module in net.named_modules():
-        if isinstance(module, StatNorm2d):
+        if isinstance(module, MomentNorm2d):
             mean = received[f"{name}.running_mean"].to(module.weight.device)
             var = received[f"{name}.running_var"].to(module.weight.device)
             references[module] = Statistics(mean[None], module.std(var[None]))
@@ -68,7 +66,7 @@ def reference_statistics(net: Net, received: Mapping[str, Tensor]) -> dict[nn.Mo
 class BatchRule(Rule):
     """The statistics of the batch, in eval mode too, without tracking (TBN; at one image the instance's)."""
 
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         mean, var = pooled_moments(mean_BC, var_BC)
         return Statistics(mean, norm.std(var))
 
@@ -76,12 +74,12 @@ class BatchRule(Rule):
 class InstanceRule(Rule):
     """Each image by its own statistics."""
 
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         return Statistics(mean_BC, norm.std(var_BC))
 
 
 class Interpolated(Rule):
-    """alpha * instance + (1 - alpha) * reference, for means and standard deviations (FedFD's Eq. 6).
+    """alpha * instance + (1 - alpha) * reference, for means and standard deviations.
 
     `alpha` returns a number, or a tensor that broadcasts with B x C: per channel 1 x C, per image B x 1. The reference
     is what `references` holds for the layer, or its running statistics.
@@ -90,10 +88,10 @@ class Interpolated(Rule):
     def __init__(self, references: References | None = None) -> None:
         self.references = references
 
-    def alpha(self, norm: StatNorm2d, instance: Statistics, reference: Statistics) -> Tensor | float:
+    def alpha(self, norm: MomentNorm2d, instance: Statistics, reference: Statistics) -> Tensor | float:
         return 0.0
 
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         instance = Statistics(mean_BC, norm.std(var_BC))
         reference = norm.running() if self.references is None else self.references[norm]
         alpha = self.alpha(norm, instance, reference)
@@ -110,32 +108,8 @@ class FixedAlpha(Interpolated):
         super().__init__(references)
         self.value = value
 
-    def alpha(self, norm: StatNorm2d, instance: Statistics, reference: Statistics) -> Tensor | float:
+    def alpha(self, norm: MomentNorm2d, instance: Statistics, reference: Statistics) -> Tensor | float:
         return self.value
-
-
-class RandomAlpha(Interpolated):
-    """alpha ~ U(low, high), drawn at every layer and call: per "channel" (FedFD's u), "image", "both" or "number"."""
-
-    def __init__(
-        self,
-        generator: torch.Generator,
-        per: Literal["channel", "image", "both", "number"] = "channel",
-        low: float = 0.0,
-        high: float = 1.0,
-        references: References | None = None,
-    ) -> None:
-        super().__init__(references)
-        self.generator = generator
-        self.per = per
-        self.low = low
-        self.high = high
-
-    def alpha(self, norm: StatNorm2d, instance: Statistics, reference: Statistics) -> Tensor | float:
-        images, channels = instance.mean.shape
-        shapes = {"channel": (1, channels), "image": (images, 1), "both": (images, channels), "number": (1, 1)}
-        draw = torch.rand(shapes[self.per], generator=self.generator)  # on the CPU: the same on every device
-        return (self.low + (self.high - self.low) * draw).to(instance.mean.device)
 
 
 class IABN(Rule):
@@ -150,7 +124,7 @@ class IABN(Rule):
         self.k = k
         self.smallest = max(smallest, 1)
 
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         if pixels <= self.smallest:
             return norm.running()
         assert norm.running_mean is not None and norm.running_var is not None
@@ -181,7 +155,7 @@ class MixNorm(Rule):
         self.views = views
         self.share = share
 
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
+    def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         shape = (self.views, -1, mean_BC.shape[1])
         mean_VBC, var_VBC = mean_BC.view(shape), var_BC.view(shape)
         mean = mean_VBC.mean(dim=0)
@@ -191,57 +165,3 @@ class MixNorm(Rule):
             torch.lerp(norm.running_mean.expand_as(mean), mean, self.share).repeat(self.views, 1),
             norm.std(torch.lerp(norm.running_var.expand_as(var), var, self.share)).repeat(self.views, 1),
         )
-
-
-# --- two passes in one -----------------------------------------------------------------------------------------------
-class Twin(Rule):
-    """The rule inside `twin`."""
-
-    def __init__(self, rule: Rule, vectors: Literal["batch", "running"]) -> None:
-        self.rule = rule
-        self.vectors = vectors
-        self.split = False  # whether this forward pass has met its first norm
-
-    def normalise(self, norm: StatNorm2d, x: Tensor) -> Tensor:
-        if not self.split:
-            # Up to here both passes are the same, and ran once.
-            self.split = True
-            x = torch.cat([x, x])
-        return super().normalise(norm, x)
-
-    def statistics(self, norm: StatNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
-        (mean_1, mean_2), (var_1, var_2) = mean_BC.chunk(2), var_BC.chunk(2)
-        first = norm.ordinary(mean_1, var_1, pixels)
-        second = self.rule.statistics(norm, mean_2, var_2, pixels)
-        return Statistics(
-            torch.cat([first.mean.expand_as(mean_1), second.mean.expand_as(mean_2)]),
-            torch.cat([first.std.expand_as(mean_1), second.std.expand_as(mean_2)]),
-        )
-
-    def normalise_vectors(self, norm: StatNorm1d, x: Tensor) -> Tensor:
-        first, second = x.chunk(2)
-        by_batch = norm.training and self.vectors == "batch"
-        running = (None, None) if by_batch else (norm.running_mean, norm.running_var)
-        second = F.batch_norm(second, *running, norm.weight, norm.bias, by_batch, 0.0, norm.eps)
-        return torch.cat([nn.BatchNorm1d.forward(norm, first), second])
-
-
-@contextmanager
-def twin(net: Net, rule: Rule, vectors: Literal["batch", "running"] = "batch") -> Iterator[None]:
-    """Inside, one `net.features(x)` is two passes: 2B rows, first those of an ordinary pass, then those under `rule`.
-
-    The net's first BatchNorm2d doubles the batch, so what lies before it runs once and all the rest as one batch. The
-    first half is normalised as ever (in train mode by its batch, moving the running statistics), the second by `rule`,
-    without moving anything. A BatchNorm1d has no instance statistics: it normalises the second half by that half's own
-    batch statistics, or by its running ones (`vectors`). One forward pass per `with`. Needs `make_pluggable`.
-    """
-    both = Twin(rule, vectors)
-    vector_norms = net.norms(StatNorm1d)
-    with ruled(net, both):
-        for norm in vector_norms:
-            norm.rule = both
-        try:
-            yield
-        finally:
-            for norm in vector_norms:
-                norm.rule = None

@@ -31,12 +31,12 @@ class Branches(nn.Module):
 
     def each(self) -> list[Tensors]:
         """The branches that are there, each as entries of a net's state."""
-        sizes = [shape.numel() for shape in self.shapes]
-        return [
-            {key: part.view(shape) for key, shape, part in zip(self.keys, self.shapes, row.split(sizes), strict=True)}
-            for row, taken in zip(self.rows, self.taken.tolist(), strict=True)
-            if taken
-        ]
+        return [self.entries(row) for row, taken in zip(self.rows, self.taken.tolist(), strict=True) if taken]
+
+    def entries(self, row: Tensor) -> Tensors:
+        """A row as entries of a net's state."""
+        parts = torch.split(row, [shape.numel() for shape in self.shapes])
+        return {key: part.view(shape) for key, shape, part in zip(self.keys, self.shapes, parts, strict=True)}
 
 
 def give_seats(memory: Memory, clients: Iterable[ClientId], room: int, field: str) -> None:
