@@ -97,9 +97,7 @@ class FedFD(WithGlobalStatistics):
     u: tuple[float, float] = (0.0, 1.0)  # range of the local statistics' weight (Table 9); equal ends fix it (Table 2)
     u_per: Literal["channel", "image", "both", "number"] = "channel"  # what has its own u; number: one for the layer
     local: Literal["instance", "batch"] = "instance"  # whose statistics are mixed with the global ones
-    smallest_map: int = (
-        BY_VARIANT  # ours: maps of fewer pixels are mixed by the batch's; 49 = 7 x 7, the least at 224 px
-    )
+    smallest_map: int = BY_VARIANT  # ours: maps of fewer pixels are mixed by the batch's; 49 = 7 x 7: none at 224 px
     second: Literal["statistics", "mixstyle"] = "statistics"  # what diversifies: Eq. 2, or MixStyle instead (Table 3 b)
     detach_statistics: bool = False  # no gradient through the local statistics of the diversified pass
     detach_features: bool = False  # CAFL pulls f' to f, and not f to f'
