@@ -102,6 +102,19 @@ def test_first_alone_then_calibrated_against_its_frozen_model() -> None:
         assert torch.equal(later.memory[f"own/{key}"], value)  # frozen
 
 
+def test_without_levels_only_the_logits_are_calibrated() -> None:
+    method = CSAC(levels=0)
+    own = {key: value * 0.5 for key, value in snapshot(make_work(method).net).items()}
+    work, images = make_work(method, memory={**prefixed("own/", own), "rounds": torch.tensor(1)}), batch()
+    method.prepare(work)
+    assert "calibration" not in work.scratch
+    loss = method.loss(work, images).item()
+    with torch.no_grad():
+        here, there = levels(work.net, images.x), frozen_levels(work.net, own, images.x)
+        expected = torch.nn.functional.cross_entropy(here.logits, images.y) + 0.6 * mmd(there.logits, here.logits)
+    assert loss == pytest.approx(expected.item(), rel=1e-4)
+
+
 def test_while_it_trains_alone_it_goes_on_with_its_own_model() -> None:
     method = CSAC(pretraining=2)
     own = {key: value * 0 for key, value in snapshot(make_work(method).net).items()}

@@ -5,8 +5,9 @@ Chen, Jiang, Dou, Chen: Federated Domain Generalization for Image Recognition vi
 
 The box: every client sends its style to a bank: channel means and standard deviations of VGG maps, over all its images
 (overall) or of single images (single). Every image is trained on as it is and in K copies, whose VGG maps take a style
-of the bank (AdaIN) and are decoded to images. The rest is FedAvg. Our weight-free variant: the maps are those of the
-client's own first stage, which take the style there, inside the net; the bank is renewed each round, as the net moves.
+of the bank (AdaIN) and are decoded to images, before they are augmented. The rest is FedAvg. Our weight-free variant:
+the maps are those of the client's own first stage, which take the style there, inside the net; the bank is renewed each
+round, as the net moves.
 """
 
 from __future__ import annotations
@@ -19,10 +20,19 @@ import torch
 from torch import Tensor
 
 from unseen.core.errors import UserError
-from unseen.core.types import Batch, ClientId, Server, Tensors, Work
+from unseen.core.seeding import torch_generator
+from unseen.core.types import ClientId, Server, Tensors, Work
 from unseen.method import Method, Traits
 from unseen.nets.net import Net
-from unseen.nets.parts.style_transfer import Restyle, overall, style_network, take
+from unseen.nets.parts.style_transfer import (
+    EPSILON,
+    Restyle,
+    RestyledImages,
+    kept_copies,
+    overall,
+    resized,
+    style_network,
+)
 from unseen.nets.parts.styles import Style, style_of
 
 
@@ -40,14 +50,20 @@ class CCST(Method):
     encoder: str = ""  # file with VGG-19's weights (vgg_normalised of AdaIN); none: our weight-free variant
     decoder: str = ""  # file with the decoder's weights (decoder of AdaIN)
     exchanges: int = 1  # with a style network: first rounds that begin with an exchange of styles
+    side: int = 512  # pixels at which the style network restyles, 512 in the authors' scripts; 0: the run's image size
 
     @property
     def about(self) -> Traits:
-        return replace(self.traits, remark="") if self.encoder else self.traits
+        if not self.encoder:
+            return self.traits
+        size = f"{self.side} px" if self.side else "the image size"
+        return replace(self.traits, remark="" if self.side == 512 else f"restyled at {size}")
 
     def build(self, net: Net) -> Net:
         if bool(self.encoder) != bool(self.decoder):
             raise UserError("CCST's style network is two files: give both encoder and decoder, or none of them.")
+        if self.side and self.side < 32:
+            raise UserError(f"ccst: side is {self.side}; the style network needs images of at least 32 px.")
         if self.encoder:
             style_network(self.encoder, self.decoder)  # bad files stop the run here, not in its first round
         else:
@@ -61,7 +77,8 @@ class CCST(Method):
         images, rows = work.site.train, torch.arange(len(work.site.train))
         if self.bank == "single":
             rows = torch.randperm(len(images), generator=work.rng)[: self.singles]
-        styles = [style_of(self._maps(work, images.batch(part).x.to(work.device))) for part in torch.split(rows, 64)]
+        maps = (self._maps(work, images.batch(part).x.to(work.device)) for part in torch.split(rows, 16))
+        styles = [style_of(part, EPSILON) for part in maps]
         every = Style(*(torch.cat(parts).cpu() for parts in zip(*styles, strict=True)))
         return {"styles": overall(every) if self.bank == "overall" else torch.stack(every, dim=1)}
 
@@ -76,21 +93,20 @@ class CCST(Method):
     def prepare(self, work: Work) -> None:
         for module in work.net.norms(Restyle):
             module.bank = work.brief.get("styles")
+        if self.encoder and "styles" in work.brief:
+            # The client's own images are others now, for all parts; how many there are stays.
+            whole = work.whole or work
+            whole.site = replace(work.site, train=self._restyled(work, work.brief["styles"].cpu()))
 
-    def augment(self, work: Work, batch: Batch) -> Batch:
-        if not self.encoder or "styles" not in work.brief:
-            return batch
-        rows, given = take(work.brief["styles"], len(batch), self.copies / (self.copies + 1), work.rng)
-        mean, std = (part.to(batch.x.device) for part in given.unbind(1))
-        x = batch.x.clone()
-        with torch.no_grad():
-            network = style_network(self.encoder, self.decoder).to(work.device)
-            if len(rows):
-                x[rows.to(x.device)] = network(x[rows.to(x.device)], mean, std).clamp(0, 1).to(x.dtype)
-        return replace(batch, x=x)
+    def _restyled(self, work: Work, bank: Tensor) -> RestyledImages:
+        chance = torch_generator(work.plan.seed, client=work.client, purpose="ccst copies")
+        styles = bank[torch.randint(len(bank), (len(work.site.train), self.copies), generator=chance)]
+        copies = kept_copies(self.encoder, self.decoder, self.side or work.net.image_size)
+        return RestyledImages(work.site.train, styles, copies, work.rng, work.device)
 
     def _maps(self, work: Work, x: Tensor) -> Tensor:
         """What styles are of: VGG's maps, or in our variant the net's own first ones (a survey is in eval mode)."""
         if not self.encoder:
             return work.net.run_stage(0, x)
-        return cast(Tensor, style_network(self.encoder, self.decoder).to(work.device).encoder(x))
+        network = style_network(self.encoder, self.decoder).to(work.device)
+        return cast(Tensor, network.encoder(resized(x, self.side or work.net.image_size)))

@@ -46,7 +46,7 @@ class CSAC(Method):
 
     pretraining: int = 1  # a client's first rounds, in which it trains alone; the authors: 1,800 steps
     calibration: float = 0.6  # lambda, the weight of the MMD terms
-    levels: int = 3  # stages that are calibrated, from the last
+    levels: int = 3  # stages that are calibrated, from the last; 0, only logits: what the authors' code really does
     width: int = 32  # channels to which their maps are projected
 
     def prepare(self, work: Work) -> None:
@@ -55,17 +55,20 @@ class CSAC(Method):
             load(work.net, own)  # alone: it goes on with what it had, not with what it received
             return
         work.scratch["own"] = {key: value.to(work.device) for key, value in own.items()}
-        calibration = Calibration(work.net.stage_channels[-self.levels :], self.width).to(work.device)
-        work.scratch["calibration"] = calibration
-        work.optimizers["main"].add_param_group({"params": list(calibration.parameters())})
+        if self.levels:
+            calibration = Calibration(work.net.stage_channels[-self.levels :], self.width).to(work.device)
+            work.scratch["calibration"] = calibration
+            work.optimizers["main"].add_param_group({"params": list(calibration.parameters())})
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
         here = levels(work.net, batch.x)
         loss: Tensor = F.cross_entropy(here.logits, batch.y)
         if "own" in work.scratch:
             there = frozen_levels(work.net, cast(Tensors, work.scratch["own"]), batch.x)
-            calibration = cast(Calibration, work.scratch["calibration"])
-            term = calibration(here.maps[-self.levels :], there.maps[-self.levels :]) + mmd(there.logits, here.logits)
+            term = mmd(there.logits, here.logits)
+            if self.levels:
+                calibration = cast(Calibration, work.scratch["calibration"])
+                term = calibration(here.maps[-self.levels :], there.maps[-self.levels :]) + term
             work.note("loss.calibration", term)
             loss = loss + self.calibration * term
         return loss + work.method.penalty(work, batch, here.features)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -10,9 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.errors import UserError
+from unseen.core.types import Batch, ImageSet
 from unseen.nets.norms.moments import pooled_moments
-from unseen.nets.parts.styles import EPSILON, Style, restyle, style_of
+from unseen.nets.parts.styles import Style, restyle, style_of
 from unseen.nets.weights import read_file
+
+EPSILON = 1e-5  # of AdaIN, beside the variances
 
 # Channels of the 3 x 3 convolutions of VGG-19 up to relu4_1; 0 is a halving of the size.
 ENCODER = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512)
@@ -43,7 +48,8 @@ class StyleNetwork(nn.Module):
         self.decoder = nn.Sequential(*_chain(512, DECODER, nn.Upsample, scale_factor=2)[:-1])
 
     def forward(self, x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        image = self.decoder(restyle(self.encoder(x), mean, std))
+        maps = self.encoder(x)
+        image = self.decoder(restyle(maps, mean, std, style_of(maps, EPSILON)))
         return F.interpolate(image, x.shape[2:], mode="bilinear") if image.shape != x.shape else image
 
 
@@ -60,6 +66,80 @@ def style_network(encoder: str, decoder: str) -> StyleNetwork:
                 )
         part.load_state_dict({name: found[name] for name in wanted})  # the published encoder goes on to relu5
     return network.eval().requires_grad_(False)
+
+
+def resized(x: Tensor, size: int) -> Tensor:
+    """Square images of another size; as they are where they have it."""
+    if x.shape[2] == size:
+        return x
+    return F.interpolate(x, (size, size), mode="bilinear", antialias=True)
+
+
+class Copies:
+    """The restyled images that this process has made, by image and style; no more than LIMIT bytes of them are kept."""
+
+    LIMIT = 2**31
+
+    def __init__(self, network: StyleNetwork, size: int) -> None:
+        self.network, self.size = network, size
+        self._kept: dict[bytes, Tensor] = {}
+        self._bytes = 0
+
+    def copy(self, x: Tensor, style: Tensor, device: torch.device) -> Tensor:
+        """One image, 3 x H x W, in a style, 2 x C. In 256 steps, as a file of it would be."""
+        key = hashlib.blake2b(x.numpy().tobytes() + style.numpy().tobytes(), digest_size=16).digest()
+        if (found := self._kept.get(key)) is None:
+            found = self._made(x[None].to(device), style.to(device)).cpu()
+            if self._bytes + found.numel() <= self.LIMIT:
+                self._kept[key] = found
+                self._bytes += found.numel()
+        return found.to(x.dtype) / 255
+
+    @torch.no_grad()
+    def _made(self, x: Tensor, style: Tensor) -> Tensor:
+        network = self.network.to(x.device)
+        new = network(resized(x, self.size), style[:1], style[1:]).clamp(0, 1)
+        return resized(new, x.shape[2])[0].clamp(0, 1).mul(255).round().to(torch.uint8)
+
+
+@cache
+def kept_copies(encoder: str, decoder: str, size: int) -> Copies:
+    return Copies(style_network(encoder, decoder), size)
+
+
+@dataclass(frozen=True)
+class RestyledImages:
+    """A client's images, each drawn as it is or as one of its K copies in other clients' styles.
+
+    A copy has one style for good, as in the paper, where all copies are made before training. Here a copy is made when
+    it is first drawn. It is made alone and of the image itself, so its bits do not depend on when that is.
+    """
+
+    images: ImageSet
+    styles: Tensor  # N x K x 2 x C: the style of each copy
+    copies: Copies
+    rng: torch.Generator
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def labels(self) -> Tensor:
+        return self.images.labels
+
+    @property
+    def domains(self) -> Tensor:
+        return self.images.domains
+
+    def batch(self, indices: Tensor) -> Batch:
+        batch = self.images.batch(indices)
+        drawn = torch.randint(self.styles.shape[1] + 1, (len(indices),), generator=self.rng)  # 0: as it is
+        x = batch.x.clone()
+        for place, (image, number) in enumerate(zip(indices.tolist(), drawn.tolist(), strict=True)):
+            if number:
+                x[place] = self.copies.copy(batch.x[place], self.styles[image, number - 1], self.device)
+        return replace(batch, x=x)
 
 
 def overall(styles: Style) -> Tensor:
@@ -86,7 +166,7 @@ class Restyle(nn.Module):
         if not self.training or self.bank is None:
             return maps
         rows, given = take(self.bank, len(maps), self.share)
-        own = style_of(maps)
+        own = style_of(maps, EPSILON)
         mean, std = own.mean.clone(), own.std.clone()
         mean[rows.to(maps.device)], std[rows.to(maps.device)] = (part.to(mean) for part in given.unbind(1))
         return restyle(maps, mean, std, own)
