@@ -27,6 +27,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from unseen.core.errors import UserError
+from unseen.core.platform import prepare_process
 from unseen.core.types import ClientId, Kind
 from unseen.data.domains import index_site
 from unseen.data.split import make_sites
@@ -130,6 +131,7 @@ def _answer(kind: Kind, message: Message, context: Context) -> Message:
 def _simulated_runner(settings: str, keep: str) -> ClientRunner:
     """In a simulation every worker can play every client: the images are mapped, not copied."""
     planned = PlannedRun.of(Settings.from_json(json.loads(settings)))
+    prepare_process(planned.settings.plan.precision, planned.settings.plan.device)
     return assemble(planned, load_data(planned, Silent())).runner(ClientStates(Path(keep)))
 
 
@@ -137,6 +139,7 @@ def _simulated_runner(settings: str, keep: str) -> ClientRunner:
 def _site_runner(own: SiteConfig, settings_json: str, classes_json: str) -> ClientRunner:
     sent = Settings.from_json(json.loads(settings_json))
     settings = sent.with_changes({"device": own.device or sent.plan.device, "root": None})
+    prepare_process(settings.plan.precision, settings.plan.device)  # the same kernels at every site
     classes = [str(c) for c in json.loads(classes_json)]
     method = parse(settings.method, settings.fields)
     store = store_of(settings, index_site(own.folder, classes, own.site))
