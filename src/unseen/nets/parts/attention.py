@@ -2,7 +2,8 @@
 
 The attention of a key image i to a query image j scores each position of i by its mean similarity to all of j's.
 The mean over query positions is taken before the product: the same numbers as Eq. 6 without the HW x HW matrix.
-Maps are read as positions, B x HW x C, which is the same memory in the channels-last layout.
+Maps are read as positions, B x HW x C, which is the same memory in the channels-last layout. Products of single vectors
+are elementwise, not by torch.bmm: the last bits of its gradient depend on the kernels that MKL takes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Highlighter(nn.Module):
     def forward(self, maps_BCHW: Tensor, partners: Tensor | None = None) -> Tensor:
         """Eq. 7: B x C."""
         places = positions(maps_BCHW)
-        return torch.bmm(self._scores(places, partners)[:, None].to(places.dtype), places)[:, 0]
+        return (self._scores(places, partners)[:, :, None].to(places.dtype) * places).sum(1)
 
     def _scores(self, places_BNC: Tensor, partners: Tensor | None) -> Tensor:
         weight, bias = torch.cat([self.query.weight, self.key.weight]), torch.cat([self.query.bias, self.key.bias])
@@ -54,7 +55,7 @@ class Highlighter(nn.Module):
                 query = query[partners]
             elif partners is not None and self.attention == "both":
                 query = (query[partners] + query) / 2
-            energy = torch.bmm(keys, query[:, :, None])[:, :, 0]
+            energy = (keys * query[:, None]).sum(2)
         return F.softmax(energy, dim=1)
 
 
