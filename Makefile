@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --quiet --no-compile --disable-pip-version-check -c constraints.txt
 # One thread per process: runs use processes for parallel work, and sums then have one order (see docs/architecture.md).
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test example flower check results bench clean
+.PHONY: help setup demo test example flower check results bench clean docs dist
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 \t/' | expand -t 16
@@ -51,5 +52,19 @@ bench: setup ## speed, as ratios measured side by side
 	@for file in benchmarks/overhead.py benchmarks/store.py benchmarks/clients.py benchmarks/kernels.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 	@$(BIN)/unseen cost --methods all
 
+docs: setup ## the documentation site, in build/site; a broken link is an error; no network once its packages are there
+	@$(BIN)/python -c 'import mkdocs, mkdocstrings, latex2mathml' 2>/dev/null || $(PIP) -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
+dist: setup ## sdist and wheel in dist; the wheel is installed into an empty environment and tried there
+	@$(BIN)/python -c 'import build' 2>/dev/null || $(PIP) -e '.[release]'
+	@rm -rf dist build/dist-venv
+	@$(BIN)/python -m build --outdir dist .
+	@$(PYTHON) -m venv build/dist-venv
+	@build/dist-venv/bin/python -m pip install --quiet --quiet --no-compile --disable-pip-version-check -c constraints.txt dist/*.whl
+	@cd build && dist-venv/bin/unseen --version && dist-venv/bin/unseen run --data digits --target street --rounds 1 --local-steps 1 --workers 1 --out dist-run
+	@rm -rf build/dist-venv build/dist-run
+
 clean: ## remove .venv and what tests and demo left
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
