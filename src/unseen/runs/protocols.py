@@ -106,7 +106,7 @@ STABLEFDG_MULTI = replace(
 
 FEDADG = Protocol(
     name="fedadg",
-    about="FedADG, Sec. 5: AlexNet, one client per domain, 3 + 7 epochs a round, 30 rounds, split 70/30",
+    about="FedADG, Sec. 6.1: AlexNet, one client per domain, 3 + 7 epochs a round, 30 rounds, split 70/30",
     data=DataSettings(name="pacs", image_size=224, validation=0.3),
     net=NetSettings(backbone="alexnet", weights="imagenet"),
     plan=Plan(
@@ -114,7 +114,7 @@ FEDADG = Protocol(
         local_epochs=10,
         batch_size=16,
         optimizer=OptimizerPlan(lr=0.001, momentum=0.9, weight_decay=1e-05),
-        augmentation="fedadg",
+        augmentation="jigen",
     ),
     seeds=(0, 1, 2, 3, 4),
 )

@@ -1,5 +1,5 @@
-"""Networks of adversarial alignment: a generator of reference features and its discriminator behind a random projection;
-a classifier of domains behind a reversed gradient."""
+"""Networks of adversarial alignment: a generator of reference features, its discriminator behind a random projection and
+a classifier of two layers; a classifier of domains behind a reversed gradient."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Projection = Literal["fixed", "trained", "none"]
+Activation = Literal["relu", "leaky"]
+End = Literal["relu", "linear"]
+Classifier = Literal["relu", "official"]
 
 
 def reversed_gradient(features: Tensor, weight: float) -> Tensor:
@@ -28,6 +31,24 @@ def label_code(labels: Tensor, classes: int, value: float) -> Tensor:
     if value == 0:
         return labels.new_zeros((len(labels), 0), dtype=torch.float32)
     return F.one_hot(labels, classes).float() * value
+
+
+def activation(kind: Activation) -> nn.Module:
+    """A ReLU, or one with a slope of 0.01 below zero, whose units cannot die."""
+    return nn.ReLU() if kind == "relu" else nn.LeakyReLU()
+
+
+def two_layer_classifier(features: int, classes: int, kind: Classifier) -> nn.Sequential:
+    """Features to logits by a layer as wide as the features and an output layer.
+
+    "relu" has a ReLU between them; "official" has nothing between them, and He's initial weights.
+    """
+    hidden, output = nn.Linear(features, features), nn.Linear(features, classes)
+    if kind == "relu":
+        return nn.Sequential(hidden, nn.ReLU(), output)
+    for layer in (hidden, output):
+        nn.init.kaiming_normal_(layer.weight)
+    return nn.Sequential(hidden, output)
 
 
 def unit_projection(inputs: int, outputs: int) -> Tensor:
@@ -52,14 +73,19 @@ class RandomProjection(nn.Module):
 
 
 class Generator(nn.Module):
-    """Noise and label to a feature: two fully connected layers. Features that come out of a ReLU are not negative."""
+    """Noise and label to a feature: two fully connected layers, each as wide as a feature.
 
-    def __init__(self, noise: int, labels: int, hidden: int, features: int) -> None:
+    The authors' ends with a ReLU, as their F does; `end` "linear" has none, and no unit that can die. The initial weights
+    are the authors'.
+    """
+
+    def __init__(self, noise: int, labels: int, features: int, between: Activation, end: End) -> None:
         super().__init__()
         self.noise = noise
-        self.layers = nn.Sequential(
-            nn.Linear(noise + labels, hidden), nn.ReLU(), nn.Linear(hidden, features), nn.ReLU()
-        )
+        first, second = nn.Linear(noise + labels, features), nn.Linear(features, features)
+        for layer in (first, second):
+            nn.init.xavier_uniform_(layer.weight, gain=0.5)
+        self.layers = nn.Sequential(first, activation(between), second, nn.ReLU() if end == "relu" else nn.Identity())
 
     def forward(self, z: Tensor, label: Tensor) -> Tensor:
         features: Tensor = self.layers(torch.cat([z, label], dim=1))
@@ -67,19 +93,23 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Feature and label to the probability that the feature was generated, B."""
+    """Feature and label to the probability that the feature was generated, B. The initial weights are the authors'."""
 
-    def __init__(self, features: int, labels: int, hidden: int, projected: int, projection: Projection) -> None:
+    def __init__(
+        self, features: int, labels: int, hidden: int, projected: int, projection: Projection, between: Activation
+    ) -> None:
         super().__init__()
         self.projection: nn.Module
         if projection == "fixed":
             self.projection = RandomProjection(features, projected)
         elif projection == "trained":
             self.projection = nn.Linear(features, projected, bias=False)
-            nn.init.kaiming_uniform_(self.projection.weight)
         else:
             self.projection, projected = nn.Identity(), features
-        self.layers = nn.Sequential(nn.Linear(projected + labels, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self.layers = nn.Sequential(nn.Linear(projected + labels, hidden), activation(between), nn.Linear(hidden, 1))
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.kaiming_uniform_(module.weight)
 
     def forward(self, h: Tensor, label: Tensor) -> Tensor:
         # The label joins after the projection, which is a map of features.
