@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup ## train three styles of digits together, test on the fourth, with two methods; write the report
-	@$(BIN)/unseen bench --data digits --methods fedavg,gperxan --targets street --seeds 0 --workers 2 --out demo
+	@$(BIN)/unseen bench --data digits --methods fedavg,gperxan --targets street --seeds 0 --rounds 10 --workers 2 --out demo
 	@$(BIN)/unseen report demo
 	@echo "look next: open demo/report.html;  $(BIN)/unseen show demo;  $(BIN)/unseen methods gperxan"
 

@@ -44,7 +44,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_run_directory(unbroken: Path) -> None:
     assert {p.name for p in unbroken.iterdir()} == {
-        "config.json", "results.jsonl", "checkpoints", "clients", "ledger.json", "model.safetensors", "result.json"
+        "config.json", "results.jsonl", "checkpoints", "clients", "ledger.json", "lock", "model.safetensors", "result.json"
     }  # fmt: skip
     result = read_json(unbroken / "result.json")
     assert result["method"] == "fedbn" and result["target"] == "street" and result["protocol"] == "digits"
