@@ -200,7 +200,7 @@ def test_traits_of_parts_become_those_of_the_whole() -> None:
         ignores=frozenset({"loss"}),
     )
     assert Traits() + one == one + Traits() == one
-    assert parse("ga+stablefdg", {"sharing": "none"}).about == parse("ga").about
+    assert parse("ga+stablefdg", {"sharing": "none"}).about.sends == parse("ga").about.sends
     assert parse("fedbn+ccst").about.remark == "weight-free, ours"
 
 

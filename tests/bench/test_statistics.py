@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from unseen.experiments.statistics import average_over_targets, average_ranks, bootstrap_interval, compare, holm, signed_rank, summarise
+from unseen.experiments.statistics import (
+    average_over_targets,
+    average_ranks,
+    bootstrap_interval,
+    compare,
+    holm,
+    signed_rank,
+    summarise,
+)
 
 
 def test_mean_deviation_and_interval_of_three_seeds() -> None:

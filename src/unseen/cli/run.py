@@ -170,7 +170,7 @@ def report(result: Result) -> None:
         f"trained on all domains; {kept}"
         if about.target == NO_TARGET
         else f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}; {kept}",
-        f"in-domain accuracy {percent(about.in_domain_accuracy)} on the sources' validation images",
+        f"in-domain accuracy {percent(about.in_domain_accuracy)} on the sources' {about.in_domain_images} images",
         about.ledger,
         f"{duration(about.seconds)}; written to {result.directory}",
         f"next: unseen show {result.directory}   or   unseen predict {result.directory} IMAGES --out predictions.csv",

@@ -90,7 +90,8 @@ class StableFDG(Method):
 
     @property
     def about(self) -> Traits:
-        return self.traits if self.shares_styles else replace(self.traits, sends="")
+        remark = "readings of the authors' code" if self.variant == "official" else ""
+        return replace(self.traits, remark=remark, sends=self.traits.sends if self.shares_styles else "")
 
     # --- the model -----------------------------------------------------------------------------------------------
     def build(self, net: Net) -> Net:

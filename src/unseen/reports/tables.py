@@ -98,7 +98,7 @@ def _notes(group: Group) -> list[str]:
         f"Mean ± standard deviation over {len(seeds)} seeds ({', '.join(map(str, seeds))})."
         if len(seeds) > 1
         else f"One seed ({seeds[0] if seeds else '-'}): no spread is known.",
-        f"Round kept by: {_chosen_by(group)}. In-domain: the same model on the source clients' validation images.",
+        f"Round kept by: {_chosen_by(group)}. In-domain: the same model on the source clients' {_inside(group)} images.",
     ]
     wanted = [(target, seed) for target in group.targets for seed in seeds]
     there = {row.label: sum(cell in row.results for cell in wanted) for row in group.rows}
@@ -108,6 +108,11 @@ def _notes(group: Group) -> list[str]:
     if any(row.sends for row in group.rows):
         notes.append("* sends more than the model's weights.")
     return notes
+
+
+def _inside(group: Group) -> str:
+    """Which held-back images the in-domain accuracy is of."""
+    return next((r.in_domain_images for row in group.rows for r in row.results.values()), "validation")
 
 
 def _chosen_by(group: Group) -> str:
