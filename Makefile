@@ -59,7 +59,7 @@ docs: setup ## the documentation site, in build/site; a broken link is an error;
 
 dist: setup ## sdist and wheel in dist; the wheel is installed into an empty environment and tried there
 	@$(BIN)/python -c 'import build' 2>/dev/null || $(PIP) -e '.[release]'
-	@rm -rf dist build/dist-venv
+	@rm -rf dist build/dist-venv build/dist-run
 	@$(BIN)/python -m build --outdir dist .
 	@$(PYTHON) -m venv build/dist-venv
 	@build/dist-venv/bin/python -m pip install --quiet --quiet --no-compile --disable-pip-version-check -c constraints.txt dist/*.whl
