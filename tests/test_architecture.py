@@ -27,7 +27,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments": ONE_RUN | {"runs"},
     "reports": {"core", "runs", "experiments"},
 }
-FOR_ANNOTATIONS = {"core": {"method", "nets"}}  # behind TYPE_CHECKING: what a client works with is said in core/types.py
+FOR_ANNOTATIONS = {
+    "core": {"method", "nets"}
+}  # behind TYPE_CHECKING: what a client works with is said in core/types.py
 ANYTHING = {"api", "cli", "__init__", "__main__"}
 
 

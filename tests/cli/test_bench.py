@@ -70,7 +70,7 @@ def test_a_bench_as_a_file(tmp_path: Path) -> None:
     assert [(s.method, s.seed, s.plan.local_steps) for s in todo] == [
         ("fedavg", 0, 2), ("fedfd", 0, 2), ("fedavg", 3, 2), ("fedfd", 3, 2)
     ]  # fmt: skip
-    assert todo[1].fields == {"u": [0.0, 0.0]} and labels[label_of(todo[1])] == "u = 0"
+    assert todo[1].fields == {"u": [0.0, 0.0]} and "u = 0" in labels.values()
     path.write_text("data = ")
     with pytest.raises(UserError, match="TOML"):
         read_file(path)

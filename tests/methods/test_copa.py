@@ -30,14 +30,14 @@ def with_heads(method: COPA, seed: int = 0) -> tuple[nn.Module, np.ndarray]:
     net = tiny_net(method)
     room = net.extras["heads"]
     assert isinstance(room, Branches)
-    rows = np.random.default_rng(seed).normal(size=(3, 3 + 3 * 64)).astype(np.float32)
+    rows = np.random.default_rng(seed).normal(size=(3, 3 + 3 * 256)).astype(np.float32)
     room.rows.copy_(torch.from_numpy(rows))
     room.taken.copy_(torch.tensor([1, 1, 0]))
     return net, rows
 
 
 def numpy_logits(row: np.ndarray, features: np.ndarray) -> np.ndarray:
-    return features @ row[3:].reshape(3, 64).T + row[:3]
+    return features @ row[3:].reshape(3, 256).T + row[:3]
 
 
 def test_penalty_is_the_mean_cross_entropy_of_the_others_heads() -> None:
@@ -46,7 +46,7 @@ def test_penalty_is_the_mean_cross_entropy_of_the_others_heads() -> None:
     work = make_work(method, net=net, brief={"seat": torch.tensor(2)})
     method.prepare(work)
     images = batch()
-    features = torch.randn(8, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    features = torch.randn(8, 256, generator=torch.Generator().manual_seed(1)).requires_grad_()
     got = method.penalty(work, images, features)
     f, y = features.detach().numpy(), images.y.numpy()
     expected = 0.5 * np.mean([numpy_cross_entropy(numpy_logits(rows[j], f), y) for j in (0, 1)])
@@ -60,7 +60,7 @@ def test_its_own_head_of_the_last_round_is_not_one_of_the_others() -> None:
     net, rows = with_heads(method)
     work = make_work(method, net=net, brief={"seat": torch.tensor(0)})
     method.prepare(work)
-    images, features = batch(), torch.ones(8, 64)
+    images, features = batch(), torch.ones(8, 256)
     expected = numpy_cross_entropy(numpy_logits(rows[1], features.numpy()), images.y.numpy())
     np.testing.assert_allclose(method.penalty(work, images, features).item(), expected, rtol=1e-5)
     net.eval()

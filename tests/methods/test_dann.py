@@ -46,7 +46,7 @@ def test_lambda_grows_with_training() -> None:
 def test_features_move_against_the_discriminator_and_it_moves_with_its_loss() -> None:
     method = DANN(ramp=False, weight=0.7)
     work, images = pooled(method), replace(batch(), domain=torch.arange(8) % 2 + 1)
-    features = torch.randn(8, 64, requires_grad=True)
+    features = torch.randn(8, 256, requires_grad=True)
     term = method.penalty(work, images, features)
     term.backward()
     plain = features.detach().clone().requires_grad_()

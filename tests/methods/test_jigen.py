@@ -28,4 +28,4 @@ def test_whole_images_only() -> None:
     work, images = make_work(JiGen(whole=1.0, weight=0.0)), batch()
     expected = F.cross_entropy(work.net(images.x), images.y)
     torch.testing.assert_close(work.method.loss(work, images), expected)
-    assert work.net.extras["jigsaw"].weight.shape == (31, 64)
+    assert work.net.extras["jigsaw"].weight.shape == (31, 256)

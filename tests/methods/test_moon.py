@@ -34,7 +34,7 @@ def test_contrast_by_hand() -> None:
 def test_the_classifier_reads_the_projected_features() -> None:
     net = tiny_net(Moon(projection=16))
     assert net.features(batch().x).shape == (8, 16) and net.feature_size == 16
-    assert [tuple(p.shape) for p in net.neck.parameters()] == [(64, 64), (64,), (16, 64), (16,)]
+    assert [tuple(p.shape) for p in net.neck.parameters()] == [(256, 256), (256,), (16, 256), (16,)]
     plain = tiny_net(Moon(projection=0))
     assert set(plain.state_dict()) == set(tiny_net(FedAvg()).state_dict())
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import shlex
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,10 +72,11 @@ def test_a_pickled_file_is_not_opened_and_the_docs_line_converts_it(tmp_path: Pa
     with pytest.raises(UserError, match=r"is not a \.safetensors file: docs/cli\.md has the line"):
         create_net("convnet", 3, image_size=32, weights=str(tmp_path / "weights.pth"))
     docs = Path(__file__).parents[2] / "docs" / "cli.md"
-    line = next(line for line in docs.read_text().splitlines() if line.startswith("python -c") and "save_file" in line)
-    command = shlex.split(line)
-    command[0], command[-2:] = sys.executable, [str(tmp_path / "weights.pth"), str(tmp_path / "w.safetensors")]
-    subprocess.run(command, check=True)
+    (code,) = [
+        block for block in re.findall(r"```python\n(.*?)```", docs.read_text(), re.DOTALL) if "save_file" in block
+    ]
+    files = [str(tmp_path / "weights.pth"), str(tmp_path / "w.safetensors")]
+    subprocess.run([sys.executable, "-c", code, *files], check=True)
     net = create_net("convnet", 3, image_size=32, seed=2, weights=str(tmp_path / "w.safetensors"))
     assert all(torch.equal(value, state[key]) for key, value in net.backbone.state_dict().items())
 

@@ -46,10 +46,10 @@ def test_statistics_beside_the_baseline(bench: Path) -> None:
     (group,) = collect(bench).groups
     grid = statistics_grid(group)
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in grid.rows}
-    assert rows["fedavg"][4:] == ["3.00", "-", "-", "-", "-"]
+    assert rows["fedavg"][4:] == ["3.00", "-", "-", "-", "-", "-"]
     assert rows["stablefdg *"][4:6] == ["1.00", "+10.00"]
-    assert rows["fedbn"][6] == "6/0/6"
-    assert rows["fedbn"][7:] == ["0.031", "0.062"]  # 2 / 2^6, and twice that
+    assert rows["fedbn"][6] == "+2.00 to +2.00" and rows["fedbn"][7] == "6/0/6"
+    assert rows["fedbn"][8:] == ["0.031", "0.062"]  # 2 / 2^6, and twice that
     assert any("Wilcoxon" in note and "Holm" in note for note in grid.notes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import os
 import textwrap
 import tokenize
 import typing
@@ -27,9 +28,13 @@ PROTOCOLS_EXAMPLE = "Example: unseen protocols   ·   unseen protocols pacs-quic
 
 def methods(name: Annotated[str | None, typer.Argument(help="A method, or several as fedbn+fedprox.")] = None) -> None:
     """List all methods, or explain one: citation, fields, what it sends, how it composes."""
-    from unseen.methods import cards, check_names
+    from unseen.methods import OWN_FILES, cards, check_names
 
     console = results()
+    if os.environ.get(OWN_FILES):
+        from unseen.registry import registered
+
+        registered()  # runs the user's own files: what is wrong with them is said now
     if name is None:
         view = Table("method", "what it is", "sends beyond the model's weights")
         for card in sorted(cards().values(), key=lambda card: card.name):

@@ -99,12 +99,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+DIGEST = "digest of the tensors"
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, object] | None = None) -> None:
     """One safetensors file; `about` is JSON in its header, so that both are written at once or not at all."""
     import safetensors.torch
 
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-    metadata = {"about": json.dumps(about or {}), "digest": tensors_digest(plain)}
+    # One entry: safetensors writes several in any order, and the same tensors must be the same file.
+    metadata = {"about": json.dumps({**(about or {}), DIGEST: tensors_digest(plain)})}
     with atomic(path) as temporary:
         temporary.write_bytes(safetensors.torch.save(plain, metadata=metadata))
 
@@ -137,6 +141,6 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
         raise UserError(
             f"{path} is cut off or is not a safetensors file; delete it and run the same command again."
         ) from None
-    if metadata.get("digest", "") not in ("", tensors_digest(tensors)):  # files of earlier versions have none
+    if about.pop(DIGEST, "") not in ("", tensors_digest(tensors)):  # files of earlier versions have none
         raise UserError(f"{path} is damaged: its checksum does not fit; delete it and run the same command again.")
     return tensors, about

@@ -64,14 +64,19 @@ class Recording:
     def __init__(self, runner: ClientRunner) -> None:
         self.runner = runner
         self.orders: dict[ClientId, Order] = {}
+        self.surveyed: dict[ClientId, Order] = {}
 
     def clients(self) -> Sequence[ClientId]:
         return CLIENTS
 
     def ask(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
         for client, order in orders.items():
+            if order.kind == "survey":
+                self.surveyed[client] = order
             if order.kind == "train":
-                self.orders[client] = order
+                # After a survey the model does not come again; an order that is carried out many times must bring it.
+                whole = order.state or self.surveyed[client].state
+                self.orders[client] = replace(order, state=whole)
             yield self.runner.reply(client, order)
 
 
