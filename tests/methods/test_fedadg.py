@@ -312,7 +312,9 @@ def distances(method: FedADG, net: Net, x: Tensor, y: Tensor) -> tuple[float, fl
     net.eval()
     with torch.no_grad():
         h = net.features(x)
-        reference = method._reference(net, label_code(y, net.classes, method.one_hot), torch.Generator().manual_seed(0))
+        reference = method.draw_reference(
+            net, label_code(y, net.classes, method.one_hot), torch.Generator().manual_seed(0)
+        )
     net.train()
     means, its = (torch.stack([v[y == k].mean(0) for k in range(net.classes)]) for v in (h, reference))
     spread = (h - means[y]).square().sum(1).mean().sqrt()
@@ -451,7 +453,7 @@ def test_fixed_references_have_no_generator(reference: Any) -> None:
 def test_fixed_references_are_drawn_from_their_distributions() -> None:
     label, net = torch.zeros(200, 3), tiny_net(FedADG())
     drawn = {
-        name: FedADG(reference=name)._reference(net, label, torch.Generator().manual_seed(0)).numpy()
+        name: FedADG(reference=name).draw_reference(net, label, torch.Generator().manual_seed(0)).numpy()
         for name in ("normal", "uniform", "laplace")
     }
     assert all(values.shape == (200, net.feature_size) for values in drawn.values())
@@ -505,7 +507,7 @@ def test_inspect_gives_a_point_of_the_reference_for_each_image(reference: Any) -
         again = method.inspect(net, x)["reference"]
         label = label_code(net(x).argmax(1), 3, 1.0)
         rng = torch_generator(0, purpose="fedadg reference")
-        expected = method._reference(net, label, rng)
+        expected = method.draw_reference(net, label, rng)
     assert points.shape == (6, net.feature_size)
     assert torch.equal(points, again) and torch.equal(points, expected)
     assert method.inspect(net, x[:0])["reference"].shape == (0, net.feature_size)

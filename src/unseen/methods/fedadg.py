@@ -200,7 +200,7 @@ class FedADG(Method):
             return
         discriminator = work.net.extras["discriminator"]
         label = label_code(batch.y, work.net.classes, self.one_hot)
-        reference = self._reference(work.net, label, work.rng)
+        reference = self.draw_reference(work.net, label, work.rng)
         unit = length(features) if self.equal_lengths else 1.0
 
         def opinion(h: Tensor) -> Tensor:
@@ -243,7 +243,7 @@ class FedADG(Method):
         net.train()
         return features
 
-    def _reference(self, net: Net, label: Tensor, rng: torch.Generator) -> Tensor:
+    def draw_reference(self, net: Net, label: Tensor, rng: torch.Generator) -> Tensor:
         """Reference features for some labels, generated or of a fixed distribution."""
         if self.reference == "generated":
             generator = cast(Generator, net.extras["generator"])
@@ -269,4 +269,4 @@ class FedADG(Method):
         if not self.adversarial:
             return {}
         label = label_code(net(x).argmax(1), net.classes, self.one_hot)
-        return {"reference": self._reference(net, label, torch_generator(0, purpose="fedadg reference"))}
+        return {"reference": self.draw_reference(net, label, torch_generator(0, purpose="fedadg reference"))}
