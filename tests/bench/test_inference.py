@@ -124,9 +124,10 @@ def test_what_a_rule_cannot_reach_is_refused(method: str) -> None:
 
 def test_fedfd_takes_rules_and_scores_are_those_of_its_predictions() -> None:
     images = random_images(6, seed=5)
-    found = score(trained("fedfd"), inference_of("iabn", {"k": 1}), images)
+    found, more = score(trained("fedfd"), inference_of("iabn", {"k": 1}), images)
     right = (logits(trained("fedfd"), "iabn", X, k=1).argmax(1) == images.y).float().mean()
     assert found.examples == 6 and found.accuracy == pytest.approx(float(right))
+    assert more is not None and sum(map(sum, more.confusion)) == 6
 
 
 def test_wrong_words_are_told_the_right_ones() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from tests.report.runs import invent
+from unseen.core.files import write_json
+from unseen.core.metrics import Measured
 from unseen.experiments.collect import collect
 from unseen.reports.tables import (
     accuracy_grid,
@@ -18,10 +21,12 @@ from unseen.reports.tables import (
     inference_grid,
     latex,
     markdown,
+    measures_grid,
     statistics_grid,
     terminal,
     write_tables,
 )
+from unseen.runs.directory import find_runs
 from unseen.runs.results import EvaluationLine
 
 
@@ -34,12 +39,37 @@ def bench(tmp_path: Path) -> Path:
 def test_rows_are_methods_and_columns_targets_with_in_domain(bench: Path) -> None:
     (group,) = collect(bench).groups
     grid = accuracy_grid(group)
-    assert grid.columns == ["Method", "ink", "street", "Avg", "In-domain"]  # nobody published this dataset
+    assert grid.columns == ["Method", "ink", "street", "Avg", "Worst", "In-domain"]  # nobody published this dataset
     assert [row[0].text for row in grid.rows] == ["fedavg", "fedbn", "stablefdg *"]
     # ink: 50.0, 50.1, 50.2 over seeds
-    assert [cell.text for cell in grid.rows[0][1:]] == ["50.10 ± 0.10", "51.10 ± 0.10", "50.60 ± 0.10", "60.60 ± 0.10"]
+    numbers = ["50.10 ± 0.10", "51.10 ± 0.10", "50.60 ± 0.10", "50.10 ± 0.10", "60.60 ± 0.10"]
+    assert [cell.text for cell in grid.rows[0][1:]] == numbers
     assert [row[3].place for row in grid.rows] == [0, 2, 1]
     assert any("sends more" in note for note in grid.notes)
+
+
+def test_more_measures_are_means_over_targets_and_old_records_have_none(bench: Path) -> None:
+    for run in find_runs(bench):
+        result = run.result()
+        assert result is not None
+        if result.method != "fedbn":  # a record of an earlier version
+            shift = 0.02 * (result.target == "street") + 0.1 * (result.method == "stablefdg")
+            found = Measured(0.4 + shift, 0.5 + shift, None if shift else 0.9, 0.1 + shift, [[1, 0], [1, 2]])
+            write_json(run.path / "result.json", replace(result, measured=found).to_json())
+    (group,) = collect(bench).groups
+    grid = measures_grid(group)
+    assert grid.columns == ["Method", "Macro F1", "Balanced acc.", "AUROC", "ECE", "Worst target", "Worst client"]
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in grid.rows}
+    # ink 40 and street 42; no AUROC for street, so no mean over targets
+    assert rows["fedavg"][:5] == ["41.00 ± 0.00", "51.00 ± 0.00", "-", "11.00 ± 0.00", "50.10 ± 0.10"]
+    assert rows["fedavg"][5] == "60.60 ± 0.10"
+    assert rows["fedbn"][:5] == ["-", "-", "-", "-", "52.10 ± 0.10"]
+    places = {row[0].text: [cell.place for cell in row[1:]] for row in grid.rows}
+    assert places["fedavg"][0] == 2 and places["fedavg"][3] == 1  # a low calibration error is good
+    assert "11,0," in comma_separated(grid) and "Worst target" in latex(grid)
+    assert (write_tables(collect(bench), bench / "tables")) and (
+        bench / "tables" / "measures-digits-digits.csv"
+    ).exists()
 
 
 def test_statistics_beside_the_baseline(bench: Path) -> None:

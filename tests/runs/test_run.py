@@ -17,6 +17,7 @@ from unseen.core.errors import UserError
 from unseen.core.files import read_json, read_tensors
 from unseen.federation.measure import measure
 from unseen.runs.directory import RunDirectory, directory_for, find_runs
+from unseen.runs.results import RunResult
 from unseen.runs.settings import Settings, with_seed
 
 TINY: dict[str, Any] = {"rounds": 4, "local_steps": 2, "batch_size": 16, "test_every": 2}
@@ -89,6 +90,18 @@ def test_the_in_domain_number_and_the_last_round_are_those_of_their_models(tmp_p
         scores[client] = measure(by_hand.method.predict, result.model.net, site.test, chosen.plan).accuracy
     assert record.in_domain == scores
     assert record.in_domain_accuracy == pytest.approx(sum(scores.values()) / 3)
+    assert record.worst_client == min(scores.values())
+    # The measures beside accuracy are of the same model on the same unseen images, and come back from the file.
+    target = by_hand.data.target
+    assert target is not None and record.measured is not None and record.accuracy is not None
+    probabilities = result.model.predict(target.batch(torch.arange(len(target))).x)
+    confusion = torch.zeros(10, 10, dtype=torch.int64)
+    confusion.index_put_((target.labels, probabilities.argmax(1)), torch.ones((), dtype=torch.int64), accumulate=True)
+    assert record.measured.confusion == confusion.tolist()
+    assert confusion.trace().item() / len(target) == pytest.approx(record.accuracy)
+    assert RunDirectory.of(chosen, tmp_path).result() == record
+    old = {key: value for key, value in record.to_json().items() if key != "measured"}
+    assert RunResult.from_json(old).measured is None and RunResult.from_json(old).accuracy == record.accuracy
 
 
 def rows_of(images: Any) -> list[list[float]]:

@@ -134,13 +134,14 @@ def bench(
 
 def _print_tables(planned: BenchPlan, folder: Path, baseline: str | None) -> None:
     from unseen.experiments.collect import collect, condition_of
-    from unseen.reports.tables import accuracy_grid, statistics_grid, terminal, write_tables
+    from unseen.reports.tables import accuracy_grid, measures_grid, statistics_grid, terminal, write_tables
 
     collection, console = collect(folder), results()
     condition = condition_of(planned.runs[0].settings)
     for group in collection.groups:
         if group.condition == condition:
             console.print(terminal(accuracy_grid(group)))
+            console.print(terminal(measures_grid(group)))
             if len(group.rows) > 1:
                 console.print(terminal(statistics_grid(group, baseline)))
     write_tables(collection, folder / "tables", baseline)

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from unseen.cli.options import WHAT, with_settings
-from unseen.cli.screen import budget, chosen_by, duration, errors, percent, results, screen
+from unseen.cli.screen import budget, chosen_by, duration, errors, more_measures, percent, results, screen
 from unseen.core.errors import UserError
 from unseen.core.plan import HOW
 from unseen.runs.settings import NO_TARGET
@@ -170,6 +170,7 @@ def report(result: Result) -> None:
         f"trained on all domains; {kept}"
         if about.target == NO_TARGET
         else f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}; {kept}",
+        *filter(None, [more_measures(about)]),
         f"in-domain accuracy {percent(about.in_domain_accuracy)} on the sources' {about.in_domain_images} images",
         about.ledger,
         f"{duration(about.seconds)}; written to {result.directory}",

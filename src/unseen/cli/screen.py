@@ -15,6 +15,7 @@ from unseen.runs.results import RoundLine, mark_of
 
 if TYPE_CHECKING:
     from unseen.core.plan import Plan
+    from unseen.runs.results import RunResult
     from unseen.runs.settings import Settings
 
 QUIET = 10.0  # seconds without a line before a plain screen says how far a test is
@@ -33,6 +34,16 @@ def results() -> Console:
 
 def percent(fraction: float | None) -> str:
     return "-" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.2f} %"
+
+
+def more_measures(about: RunResult) -> str:
+    """What a result has beside the unseen accuracy; "" for records of earlier versions, and where nothing was left out."""
+    if (found := about.measured) is None:
+        return ""
+    return (
+        f"unseen: macro F1 {percent(found.macro_f1)}, balanced accuracy {percent(found.balanced_accuracy)}, "
+        f"AUROC {percent(found.auroc)}, calibration error {percent(found.calibration_error)}"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from unseen.cli.screen import budget, chosen_by, duration, percent, results
+from unseen.cli.screen import budget, chosen_by, duration, more_measures, percent, results
 from unseen.core.words import megabytes
 from unseen.runs.results import mark_of
 from unseen.runs.settings import NO_TARGET
@@ -103,9 +103,11 @@ def _one(run: RunDirectory) -> None:
             else f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}"
         )
         + f"; round {about.selected_round} of {about.rounds}, chosen by: {about.selection_words}",
+        *filter(None, [more_measures(about)]),
         f"in-domain accuracy {percent(about.in_domain_accuracy)} on the sources' {about.in_domain_images} images: "
         + ", ".join(clients[:12])
-        + (" ..." if len(clients) > 12 else ""),
+        + (" ..." if len(clients) > 12 else "")
+        + f"; worst {percent(about.worst_client)}",
         f"the last round: unseen accuracy {percent(about.last_accuracy)}, in-domain "
         f"{percent(about.last_in_domain_accuracy)}",
         about.ledger,

@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from unseen.core.files import read_json
+from unseen.core.metrics import Measured
 from unseen.core.options import options_of, value_of
 from unseen.data.catalog import CATALOG
 from unseen.experiments.statistics import (
@@ -22,6 +23,7 @@ from unseen.experiments.statistics import (
     average_ranks,
     compare,
     summarise,
+    worst_over_targets,
 )
 from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.protocols import PROTOCOLS
@@ -44,7 +46,7 @@ class Row:
 
     def scores(self, what: str = "accuracy") -> dict[Cell, float]:
         """A number of the results in percent points (for accuracies), where it was measured."""
-        found = {cell: getattr(result, what) for cell, result in self.results.items()}
+        found = {cell: getattr(_owner(result, what), what, None) for cell, result in self.results.items()}
         return {cell: 100 * value for cell, value in found.items() if value is not None}
 
     def numbers(self, what: str) -> Summary:
@@ -76,6 +78,14 @@ class Row:
         # Where its fields make it so, a file calls it by its plain name, or names the paper's or its code's variant.
         theirs = all(name == "variant" and value in ("paper", "official") for name, value in self.fields.items())
         return (theirs or self.label == self.method) and not self.remark
+
+
+def _owner(result: RunResult, what: str) -> RunResult | Measured | None:
+    """Where a number stands: with the result itself, or with what else was measured (older records have none)."""
+    return result.measured if what in MEASURES else result
+
+
+MEASURES = frozenset(field.name for field in fields(Measured))
 
 
 @dataclass
@@ -131,6 +141,10 @@ class Group:
 
     def average(self, row: Row, what: str = "accuracy") -> Summary:
         return average_over_targets(row.scores(what), self.targets)
+
+    def worst(self, row: Row) -> Summary:
+        """Of the target that is worst."""
+        return worst_over_targets(row.scores(), self.targets)
 
     def ranks(self) -> dict[str, float]:
         return average_ranks({row.label: row.scores() for row in self.rows})

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from unseen.core.errors import UserError, nearest, unknown
+from unseen.core.metrics import Measured
 from unseen.core.options import convert, spelled
 from unseen.core.seeding import torch_generator
 from unseen.core.types import ImageSet
 from unseen.data.augment import Recipe, apply
-from unseen.federation.measure import Score, measure
+from unseen.federation.measure import Score, examine
 from unseen.method import name_of
 from unseen.nets.net import Net
 from unseen.nets.norms import rules
@@ -261,15 +262,15 @@ def evaluate_run(run: RunDirectory, inference: Inference, device: str | None = N
         raise UserError(f"The run in {run.path} left no domain out: there is nothing to test it on.")
     images = store_of(settings).domain(settings.target)
     images = images.subset(inference.order(len(images), settings.seed))
-    found = score(trained, inference, images)
+    found, more = score(trained, inference, images)
     line = EvaluationLine(
-        inference.label, number(found.accuracy), number(found.loss), found.examples, asdict(inference)
+        inference.label, number(found.accuracy), number(found.loss), found.examples, asdict(inference), more
     )
     run.append_evaluation(line)
     return line
 
 
-def score(trained: Trained, inference: Inference, images: ImageSet) -> Score:
-    """Accuracy and loss of a model under a rule."""
+def score(trained: Trained, inference: Inference, images: ImageSet) -> tuple[Score, Measured | None]:
+    """Accuracy, loss and the other measures of a model under a rule."""
     with one_thread():
-        return measure(Predictor(trained, inference), trained.net, images, trained.settings.plan)
+        return examine(Predictor(trained, inference), trained.net, images, trained.settings.plan)

@@ -62,6 +62,13 @@ def average_over_targets(scores: Mapping[Cell, float], targets: Sequence[str]) -
     return Summary(math.fsum(means) / len(means), math.nan, math.nan, 1)
 
 
+def worst_over_targets(scores: Mapping[Cell, float], targets: Sequence[str]) -> Summary:
+    """The lowest target of each seed that has all of them, then the mean over these seeds."""
+    seeds = sorted({seed for _, seed in scores})
+    whole = [seed for seed in seeds if all((target, seed) in scores for target in targets)]
+    return summarise(min(scores[target, seed] for target in targets) for seed in whole)
+
+
 def average_ranks(scores: Mapping[str, Mapping[Cell, float]]) -> dict[str, float]:
     """Each method's mean rank (1 is best, ties share) over the pairs of target and seed that all methods have."""
     shared = set.intersection(*(set(own) for own in scores.values())) if scores else set()

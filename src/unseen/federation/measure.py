@@ -1,4 +1,4 @@
-"""Accuracy and loss of a method's prediction over a set of images. The only place that evaluates."""
+"""A method's prediction over a set of images: accuracy, loss and what else is asked. The only place that evaluates."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.metrics import Measured, measured
 from unseen.core.plan import Plan
 from unseen.core.types import ImageSet
 from unseen.nets.net import Net
@@ -46,16 +47,36 @@ def logits(predict: Predict, net: Net, images: ImageSet, plan: Plan) -> Iterator
 
 
 def measure(
-    predict: Predict, net: Net, images: ImageSet, plan: Plan, progress: Callable[[int], None] | None = None
+    predict: Predict,
+    net: Net,
+    images: ImageSet,
+    plan: Plan,
+    progress: Callable[[int], None] | None = None,
+    also: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Score:
+    """Accuracy and loss. `also` is handed every batch's logits and labels."""
     correct, seen, total = 0, 0, 0.0
     for scores, labels in logits(predict, net, images, plan):
         correct += int((scores.argmax(1) == labels).sum())
         total += float(F.cross_entropy(scores, labels, reduction="sum"))
         seen += len(labels)
+        if also is not None:
+            also(scores, labels)
         if progress is not None:
             progress(seen)
     return Score(correct, seen, total)
+
+
+def examine(
+    predict: Predict, net: Net, images: ImageSet, plan: Plan, progress: Callable[[int], None] | None = None
+) -> tuple[Score, Measured | None]:
+    """Accuracy and loss, and all that is told of an unseen domain."""
+    kept: list[tuple[Tensor, Tensor]] = []
+    score = measure(predict, net, images, plan, progress, lambda scores, labels: kept.append((scores, labels)))
+    if not kept:
+        return score, None
+    probabilities = torch.cat([scores for scores, _ in kept]).double().softmax(1)
+    return score, measured(probabilities.numpy(), torch.cat([labels for _, labels in kept]).numpy())
 
 
 def precision(plan: Plan) -> torch.autocast:

@@ -55,7 +55,7 @@ def p_value(p: float) -> str:
 
 
 def accuracy_grid(group: Group) -> Grid:
-    """Methods x targets, the average, in-domain beside out-of-domain, and the published number where there is one."""
+    """Methods x targets, their average and the worst, in-domain beside out-of-domain, and the published number if any."""
     # A protocol with other numbers than its paper's is not the paper's.
     protocol = group.settings.protocol if not group.changes else ""
     published = beside(
@@ -64,12 +64,15 @@ def accuracy_grid(group: Group) -> Grid:
         [row.method for row in group.rows if row.as_published],
         group.settings.net.backbone,
     )
-    columns = ["Method", *group.targets, "Avg", "In-domain", *(["Published"] if published else [])]
+    columns = ["Method", *group.targets, "Avg", "Worst", "In-domain", *(["Published"] if published else [])]
     grid = Grid(f"accuracy-{group.name}", f"Unseen accuracy (%): {group.title}", columns)
-    summaries = [[*(group.target(row, target) for target in group.targets), group.average(row)] for row in group.rows]
+    summaries = [
+        [*(group.target(row, target) for target in group.targets), group.average(row), group.worst(row)]
+        for row in group.rows
+    ]
     inside = [group.average(row, "in_domain_accuracy") for row in group.rows]
     table = [[*own, own_inside] for own, own_inside in zip(summaries, inside, strict=True)]
-    places = [_places([own[c].mean for own in table]) for c in range(len(group.targets) + 2)]
+    places = [_places([own[c].mean for own in table]) for c in range(len(group.targets) + 3)]
     for r, (row, own) in enumerate(zip(group.rows, table, strict=True)):
         cells = [GridCell(_marked(row))]
         cells += [GridCell(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)]
@@ -170,6 +173,39 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
     return grid
 
 
+MEASURES = {
+    "Macro F1": "macro_f1",
+    "Balanced acc.": "balanced_accuracy",
+    "AUROC": "auroc",
+    "ECE": "calibration_error",
+}
+
+
+def measures_grid(group: Group) -> Grid:
+    """What a domain needs beside accuracy: means over the unseen domains, and the worst target and client."""
+    columns = ["Method", *MEASURES, "Worst target", "Worst client"]
+    grid = Grid(f"measures-{group.name}", f"More measures (%): {group.title}", columns)
+    table = [
+        [
+            *(group.average(row, what) for what in MEASURES.values()),
+            group.worst(row),
+            group.average(row, "worst_client"),
+        ]
+        for row in group.rows
+    ]
+    best_low = columns.index("ECE") - 1
+    places = [_places([-s[c].mean if c == best_low else s[c].mean for s in table]) for c in range(len(columns) - 1)]
+    for r, (row, own) in enumerate(zip(group.rows, table, strict=True)):
+        cells = [GridCell(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)]
+        grid.rows.append([GridCell(_marked(row)), *cells])
+    grid.notes.append(
+        "Means over the unseen domains. AUROC: each class against the rest. ECE: expected calibration error over 15 "
+        "bins, lower is better. Worst target: accuracy on the unseen domain where it is lowest. Worst client: lowest "
+        f"accuracy on one source client's {_inside(group)} images. -: not in the records of earlier versions."
+    )
+    return grid
+
+
 def cost_grid(group: Group) -> Grid:
     """Bytes, time and parameters of the runs themselves."""
     columns = ["Method", "Up per client and round", "of it beyond weights", "Down", "Parameters", "Seconds per run"]
@@ -249,7 +285,8 @@ def _paper_grid(table: PaperTable) -> Grid:
 
 def grids(group: Group, baseline: str | None = None) -> list[Grid]:
     ruled = inference_grid(group)
-    return [accuracy_grid(group), statistics_grid(group, baseline), *([ruled] if ruled else []), cost_grid(group)]
+    first = [accuracy_grid(group), measures_grid(group), statistics_grid(group, baseline)]
+    return [*first, *([ruled] if ruled else []), cost_grid(group)]
 
 
 def _places(values: Sequence[float]) -> list[int]:

@@ -17,7 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +29,7 @@ from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
 from unseen.runs.results import EvaluationLine, RoundLine, RunResult
 from unseen.runs.selection import Selection
-from unseen.runs.settings import Settings, tree_of
+from unseen.runs.settings import Settings
 
 if sys.platform != "win32":
     import fcntl
@@ -144,10 +144,10 @@ class RunDirectory:
     def evaluations(self) -> dict[str, EvaluationLine]:
         """What `unseen evaluate` found, by rule: the last of each."""
         lines = [line for line in read_lines(self.path / "evaluations.jsonl") if "rule" in line]
-        return {line["rule"]: tree_of(EvaluationLine, line) for line in lines}
+        return {line["rule"]: EvaluationLine.from_json(line) for line in lines}
 
     def append_evaluation(self, line: EvaluationLine) -> None:
-        append_line(self.path / "evaluations.jsonl", asdict(line))
+        append_line(self.path / "evaluations.jsonl", line.to_json())
 
     def ledger(self) -> Ledger | None:
         """What crossed in a finished run."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from unseen.core.errors import UserError
+from unseen.core.metrics import Measured
 from unseen.core.words import PEEKS
 from unseen.runs.settings import Settings, tree_of
 
@@ -84,6 +85,14 @@ class EvaluationLine:
     loss: float | None
     examples: int
     fields: dict[str, Any] = field(default_factory=dict)
+    measured: Measured | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> EvaluationLine:
+        return replace(tree_of(cls, value), measured=_measured(value))
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,12 @@ class RunResult:
     remark: str = ""  # how the method differs from the published one, in its own words
     ledger: str = ""  # the ledger's sentence
     validation_last: Validation | None = None
+    measured: Measured | None = None  # beside accuracy, on the unseen domain, of the selected model
+
+    @property
+    def worst_client(self) -> float | None:
+        """The lowest accuracy of the selected model on one client's `in_domain_images`."""
+        return min(self.in_domain.values(), default=None)
 
     @property
     def mark(self) -> str:
@@ -138,10 +153,11 @@ class RunResult:
     def from_json(cls, value: Mapping[str, Any]) -> RunResult:
         if value.get("version", 1) > VERSION:
             raise UserError("This result is of a newer unseen; install that one to read it.")
-        known = {f.name for f in fields(cls)} - {"validation_last"}
+        known = {f.name for f in fields(cls)} - {"validation_last", "measured"}
         return cls(
             **{name: value[name] for name in known if name in value},
             validation_last=_validation(value.get("validation_last")),
+            measured=_measured(value),
         )
 
 
@@ -150,6 +166,10 @@ def _validation(value: Mapping[str, Any] | None) -> Validation | None:
         return None
     clients = {client: tree_of(ClientScore, score) for client, score in value.get("clients", {}).items()}
     return Validation(value["round"], value["accuracy"], clients)
+
+
+def _measured(value: Mapping[str, Any]) -> Measured | None:
+    return tree_of(Measured, value["measured"]) if value.get("measured") else None
 
 
 def mark_of(settings: Settings) -> str:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -29,7 +29,7 @@ from unseen.data.split import make_sites, partition
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
-from unseen.federation.measure import Score, measure
+from unseen.federation.measure import Score, examine, measure
 from unseen.federation.server import Evaluation, Round, evaluate, federate
 from unseen.method import Method
 from unseen.nets.net import Net
@@ -41,6 +41,9 @@ from unseen.runs.progress import Silent, Watcher
 from unseen.runs.results import ClientScore, RoundLine, RunResult, UnseenScore, Validation, number
 from unseen.runs.selection import WORDS, Selection
 from unseen.runs.settings import NO_TARGET, Settings
+
+T = TypeVar("T")
+NOT_TESTED = Score(0, 0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,7 @@ class Execution:
         asked = plan.test_every and (round % plan.test_every == 0 or round == plan.rounds)
         if not (asked or selection.rule == "oracle"):
             return None
-        score = self._test(server.state)
+        score = self._on_target(measure, server.state) or NOT_TESTED
         if selection.tested(round, server.state, score.accuracy):
             self.directory.save_best(selection)
         return UnseenScore(round, number(score.accuracy), number(score.loss))
@@ -262,13 +265,13 @@ class Execution:
             {client: ClientScore(score.accuracy, score.loss) for client, score in evaluation.clients.items()},
         )
 
-    def _test(self, state: Tensors) -> Score:
-        """A state on the whole unseen domain; a score of no images where nobody has them."""
+    def _on_target(self, look: Callable[..., T], state: Tensors) -> T | None:
+        """What `measure` or `examine` says of a state on the whole unseen domain; None where nobody has its images."""
         net, target = self.assembly.net, self.assembly.data.target
         if target is None:
-            return Score(0, 0, 0.0)
+            return None
         load(net, state)
-        return measure(
+        return look(
             self.assembly.method.predict,
             net,
             target,
@@ -285,11 +288,11 @@ class Execution:
         last_in_domain = (
             last if images == "validation" else evaluate(self.engine, server.state, server.round, ledger, images)
         )
-        last_score = self._test(server.state)
-        in_domain, score = last_in_domain, last_score
+        score, measured = self._on_target(examine, selection.state) or (NOT_TESTED, None)
+        in_domain, last_score = last_in_domain, score
         if selection.round != server.round:
             in_domain = evaluate(self.engine, selection.state, selection.round, ledger, images)
-            score = self._test(selection.state)
+            last_score = self._on_target(measure, server.state) or NOT_TESTED
         result = RunResult(
             method=settings.method,
             fields=settings.fields,
@@ -325,6 +328,7 @@ class Execution:
             remark=assembly.method.about.remark,
             ledger=ledger.sentence(),
             validation_last=self._validation(last),
+            measured=measured,
         )
         about = {
             "classes": list(assembly.data.classes),
