@@ -25,6 +25,7 @@ from pathlib import Path
 from unseen.core.files import write_json
 from unseen.experiments.collect import CHOSEN, Collection, Group, Row, collect
 from unseen.experiments.statistics import average_over_targets, summarise
+from unseen.reports.names import titled
 from unseen.reports.tables import p_value
 from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.results import RoundLine, UnseenScore, Validation
@@ -35,8 +36,6 @@ PAGES = [TOP / "README.md", *sorted((TOP / "docs").rglob("*.md"))]
 MARK = re.compile(r"(<!-- results: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 SYSTEMS = ("fedfd", "fedfd-a", "gperxan", "stablefdg", "fedadg")  # of the four papers
 EASY = {"digits": "ink"}  # a target that is easier than the sources: the mean is also given without it
-NAMES = {"fedavg": "FedAvg", "fedfd": "FedFD", "fedfd-a": "FedFD-A", "gperxan": "gPerXAN", "stablefdg": "StableFDG",
-         "fedadg": "FedADG"}  # fmt: skip
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -101,7 +100,7 @@ def leaderboard(name: str) -> str:
     best = {t: max(_mean(row, t) for row in rows) for t in group.targets}
     for place, row in enumerate(rows):
         average = group.average(row)
-        cells = [row.label.replace("*", "\\*") + (" \\*" if row.sends else "")]
+        cells = [titled(row.label).replace("*", "\\*") + (" \\*" if row.sends else "")]
         for target in group.targets:
             value = _mean(row, target)
             cells.append(_bold(f"{value:.1f}", value == best[target]) if not math.isnan(value) else "-")
@@ -173,8 +172,7 @@ def noise_floor(group: Group) -> float | None:
 
 
 def named(row: Row) -> str:
-    words = row.label.removeprefix(row.method)
-    return NAMES.get(row.method, f"`{row.method}`") + words
+    return titled(row.label)
 
 
 def runs(name: str) -> str:
@@ -229,7 +227,7 @@ def draw(group: Group, path: Path) -> None:
             axes.plot([one.low, one.high], [place, place], color=colour, linewidth=2)
         axes.plot([one.difference], [place], "o", color=colour, markersize=5)
     axes.axvline(0, color="#888888", linewidth=1)
-    axes.set_yticks(range(len(compared)), [label for label, _ in compared], fontsize=8)
+    axes.set_yticks(range(len(compared)), [titled(label) for label, _ in compared], fontsize=8)
     axes.set_xlabel("points ahead of FedAvg, mean over unseen domains (95 % interval over seeds)", fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
@@ -254,12 +252,12 @@ def method(label: str, *names: str) -> str:
 
 
 PAPERS = {
-    "fedavg": ("FedAvg", "AISTATS 2017", "the mean of the sites' models: what all others are compared with"),
-    "fedfd": ("FedFD", "ECCV 2024", "trains on features whose statistics are mixed with those of all sites"),
-    "fedfd-a": ("FedFD-A", "ECCV 2024", "and adapts the statistics to each image at test time"),
-    "gperxan": ("gPerXAN", "CVPR 2024", "mixes instance and batch normalisation; the shared head guides the features"),
-    "stablefdg": ("StableFDG", "NeurIPS 2023", "shares and explores styles; attends to what a class has in common"),
-    "fedadg": ("FedADG", "arXiv 2021", "aligns all sites' features to one learned reference"),
+    "fedavg": ("AISTATS 2017", "the mean of the sites' models: what all others are compared with"),
+    "fedfd": ("ECCV 2024", "trains on features whose statistics are mixed with those of all sites"),
+    "fedfd-a": ("ECCV 2024", "and adapts the statistics to each image at test time"),
+    "gperxan": ("CVPR 2024", "mixes instance and batch normalisation; the shared head guides the features"),
+    "stablefdg": ("NeurIPS 2023", "shares and explores styles; attends to what a class has in common"),
+    "fedadg": ("arXiv 2021", "aligns all sites' features to one learned reference"),
 }
 
 
@@ -269,7 +267,7 @@ def systems(*names: str) -> str:
         "| system | idea | " + " | ".join(f"`{name}`" for name in names) + " |",
         "|---|---|" + "---:|" * len(names),
     ]
-    for label, (title, venue, idea) in PAPERS.items():
+    for label, (venue, idea) in PAPERS.items():
         page = "fedfd" if label == "fedfd-a" else label
         cells = []
         for name in names:
@@ -278,7 +276,7 @@ def systems(*names: str) -> str:
             average = group.average(row) if group is not None and row is not None else None
             spread = "" if average is None or math.isnan(average.std) else f" ± {average.std:.1f}"
             cells.append("-" if average is None or not average.count else f"{average.mean:.1f}{spread}")
-        lines.append(f"| [{title}](docs/methods/{page}.md), {venue} | {idea} | " + " | ".join(cells) + " |")
+        lines.append(f"| [{titled(label)}](docs/methods/{page}.md), {venue} | {idea} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

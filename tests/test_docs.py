@@ -86,21 +86,6 @@ def test_links_lead_to_files(page: Path) -> None:
     assert not lost
 
 
-# Pages that were written before this test and are not wrapped yet; take one out when it is. A tool that does it:
-# `mdformat --number --wrap 118 FILE`.
-NOT_YET = (
-    "CHANGELOG.md",
-    "README.md",
-    "docs/data.md",
-    "docs/methods/",
-    "docs/protocols.md",
-    "docs/results.md",
-    "docs/runs.md",
-    "docs/write-a-method.md",
-    "examples/hospital/README.md",
-)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_lines_are_short(page: Path) -> None:
     """Outside of tables, code, and lines that are one long link."""
@@ -109,8 +94,6 @@ def test_lines_are_short(page: Path) -> None:
         for number, line in lines_outside_code(page)
         if len(line) > LONGEST and not line.lstrip().startswith("|") and not re.match(r"^[-*]?\s*!?\[.*\]\(.*\)$", line)
     ]
-    if long and name_of(page).startswith(NOT_YET):
-        pytest.xfail(f"not wrapped yet: {len(long)} lines")
     assert not long
 
 

@@ -17,8 +17,11 @@ from typing import Any
 
 from unseen.core.errors import UserError, unknown
 from unseen.core.platform import cores
+from unseen.core.shown import Row, Shown
+from unseen.core.terminal import Steps, percent, steps
 from unseen.engines.local import open_local
 from unseen.experiments import grid
+from unseen.experiments.board import board_for, following
 from unseen.experiments.collect import Collection, collect
 from unseen.experiments.inference import Inference, evaluate_run, read_rules
 from unseen.experiments.sweep import Watching
@@ -32,6 +35,7 @@ from unseen.runs.progress import Watcher
 from unseen.runs.results import EvaluationLine
 from unseen.runs.run import OpenEngine, PlannedRun, Result
 from unseen.runs.run import run as run_planned
+from unseen.runs.screen import screen_for
 from unseen.runs.settings import NO_TARGET
 
 
@@ -44,6 +48,7 @@ def run(
     seed: int | None = None,
     workers: int | None = None,
     out: str | Path | None = None,
+    progress: bool | None = None,
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Result:
@@ -51,13 +56,20 @@ def run(
 
     Other arguments are the settings of the command line: `data="pacs"`, `protocol="pacs-quick"`, `root=...`,
     `rounds=3`, `backbone=...`, `lr=...`; `fields={"mu": 0.2}` sets fields of the method. Without `out` nothing is left
-    on the disk. `workers=None` takes a process per core.
+    on the disk. `workers=None` takes a process per core. Progress is shown in a terminal and in a notebook;
+    `progress=False` hides it, `progress=True` prints lines elsewhere too.
     """
     (planned,) = plan(
         method=method, fields=fields, target=target, seed=None if seed is None else str(seed), settings=settings
     )
     directory = RunDirectory.of(planned.settings, Path(out)) if out is not None else None
-    return carry_out(planned, directory, workers=workers, watcher=watcher)
+    if watcher is not None:
+        return carry_out(planned, directory, workers=workers, watcher=watcher)
+    shown = screen_for(progress)
+    try:
+        return carry_out(planned, directory, workers=workers, watcher=shown)
+    finally:
+        shown.close()
 
 
 def fit(
@@ -67,13 +79,13 @@ def fit(
     seed: int | None = None,
     workers: int | None = None,
     out: str | Path | None = None,
+    progress: bool | None = None,
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Result:
     """Train on *all* domains, nothing left out: the model for the next site. The round is kept by source validation."""
-    return run(
-        target=NO_TARGET, method=method, fields=fields, seed=seed, workers=workers, out=out, watcher=watcher, **settings
-    )
+    shown: dict[str, Any] = {"progress": progress, "watcher": watcher}
+    return run(target=NO_TARGET, method=method, fields=fields, seed=seed, workers=workers, out=out, **shown, **settings)
 
 
 def plan(
@@ -135,12 +147,6 @@ def engine_of(name: str) -> Callable[[int], OpenEngine]:
 
 
 # --- many runs -------------------------------------------------------------------------------------------------------
-class _Quiet:
-    def looked(self, jobs: Sequence[Any]) -> None: ...
-
-    def ended(self, job: Any) -> None: ...
-
-
 def bench(
     *,
     methods: str | Sequence[Any],
@@ -148,6 +154,7 @@ def bench(
     seeds: str | Sequence[int] | None = None,
     out: str | Path = "bench",
     workers: int | None = None,
+    progress: bool | None = None,
     watching: Watching | None = None,
     **settings: Any,
 ) -> Collection:
@@ -156,7 +163,14 @@ def bench(
     folder = Path(out)
     jobs = grid.begin(planned, folder)
     count = check_workers(workers) or spare_workers(jobs[0].settings.plan.device)
-    failed = grid.carry_out(jobs, count, watching or _Quiet())
+    if watching is not None:
+        failed = grid.carry_out(jobs, count, watching)
+    else:
+        shown = board_for(jobs, count, progress)
+        try:
+            failed = grid.carry_out(jobs, count, shown)
+        finally:
+            shown.close()
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} runs failed. The first: {failed[0].reason}")
     return collect(folder)
@@ -171,6 +185,47 @@ class Evaluated:
     found: EvaluationLine
 
 
+class Evaluations(Shown, list[Evaluated]):
+    """What `evaluate` found, one by one."""
+
+    def lines(self) -> list[str]:
+        rules = list(dict.fromkeys(one.rule.label for one in self))
+        said = [f"{len(self)} tests of trained models on their unseen domains, by {', '.join(rules)}"]
+        for rule in rules:
+            found = [one.found.accuracy for one in self if one.rule.label == rule and one.found.accuracy is not None]
+            if found:
+                said.append(f"{rule}: {percent(sum(found) / len(found))}, mean over {len(found)} runs")
+        return said
+
+    def rows(self) -> list[Row]:
+        """A row per run and rule. Accuracies are fractions."""
+        found = []
+        for one in self:
+            settings, result = one.run.settings(), one.run.result()
+            found.append(
+                {
+                    "method": settings.method,
+                    "target": settings.target,
+                    "seed": settings.seed,
+                    "rule": one.rule.label,
+                    "accuracy": one.found.accuracy,
+                    "own_accuracy": result.accuracy if result is not None else None,
+                    "examples": one.found.examples,
+                    "directory": str(one.run.path),
+                }
+            )
+        return found
+
+    def draw(self, axes: Any) -> None:
+        """Each run's accuracy by each rule."""
+        rules = list(dict.fromkeys(one.rule.label for one in self))
+        for one in self:
+            if one.found.accuracy is not None:
+                axes.plot([100 * one.found.accuracy], [rules.index(one.rule.label)], "o", color="#2563a8")
+        axes.set_yticks(range(len(rules)), rules)
+        axes.set(xlabel="accuracy on the unseen domain (%)")
+
+
 def evaluate(
     folder: str | Path,
     inference: str = "own",
@@ -179,13 +234,18 @@ def evaluate(
     methods: Sequence[str] | None = None,
     again: bool = False,
     device: str = "auto",
-) -> list[Evaluated]:
+    progress: bool | None = None,
+) -> Evaluations:
     """Finished runs on their unseen domains by other rules for the statistics of their BatchNorms."""
     rules, where = read_rules(inference, fields), find_device(device)
     runs = runs_to_evaluate(Path(folder), methods)
-    for run, rule in to_evaluate(runs, rules, again):
-        evaluate_run(run, rule, where)
-    return [Evaluated(run, rule, run.evaluations()[rule.label]) for run in runs for rule in rules]
+    todo = to_evaluate(runs, rules, again)
+    with steps(len(todo), progress) as shown:
+        for run, rule in todo:
+            shown.said(f"{run.settings().method}, {run.settings().left_out}, by {rule.label}")
+            evaluate_run(run, rule, where)
+            shown.advance()
+    return Evaluations(Evaluated(run, rule, run.evaluations()[rule.label]) for run in runs for rule in rules)
 
 
 def to_evaluate(
@@ -218,13 +278,20 @@ def tune(
     trials: int = 5,
     out: str | Path = "tuned",
     workers: int | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Choices:
     """The same small search for every method, judged by source images only. `bench(tuned=...)` runs what it chose."""
     experiment = Experiment.of(settings)
     count = check_workers(workers) or spare_workers(experiment.settings.plan.device)
     names = listed(methods)
-    return search(experiment, names, experiment.targets(targets), Path(out), trials=trials, workers=count)
+    shown = following(progress)
+    try:
+        return search(
+            experiment, names, experiment.targets(targets), Path(out), trials=trials, workers=count, watching=shown
+        )
+    finally:
+        shown.close()
 
 
 def report(
@@ -234,7 +301,8 @@ def report(
     baseline: str | None = None,
     target: str | None = None,
     insight: bool = True,
-    said: Callable[[str], None] = lambda sentence: None,
+    progress: bool | None = None,
+    said: Callable[[str], None] | None = None,
 ) -> Path:
     """One self-contained page about all runs of a folder, and its tables beside it."""
     from unseen.experiments.insight import look_into_all
@@ -247,8 +315,19 @@ def report(
         raise UserError(f"There are no finished runs in {place}; `unseen bench --out {place}` makes them.")
     write_tables(collection, place / "tables", baseline)
     if insight:
-        look_into_all(collection, target, said)
+        with steps(sum(len(group.rows) for group in collection.groups), False if said else progress) as shown:
+            look_into_all(collection, target, said or _stepping(shown))
     return write_page(collection, Path(out) if out is not None else place / "report.html", baseline, target)
+
+
+def _stepping(shown: Steps) -> Callable[[str], None]:
+    """Every sentence is a step."""
+
+    def said(sentence: str) -> None:
+        shown.said(sentence)
+        shown.advance()
+
+    return said
 
 
 # --- models ----------------------------------------------------------------------------------------------------------

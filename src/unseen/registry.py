@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
+import inspect
 import pkgutil
 import sys
 import types as pytypes
 import typing
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
@@ -24,7 +25,8 @@ _own: dict[str, type[Method]] = {}  # of `register` and of own files
 
 def registered() -> dict[str, type[Method]]:
     """Every method by its name on the command line: the files of `methods/`, own files, and what was registered."""
-    _read_own_files(os.environ.get(unseen.methods.OWN_FILES, ""))
+    for path in unseen.methods.listed_files():
+        read_own_file(path)
     return dict(sorted({**_built_in(), **_own}.items()))
 
 
@@ -34,6 +36,28 @@ def register(kind: type[Method]) -> type[Method]:
         raise UserError(f'The class {kind.__name__} has no name: add `name: ClassVar[str] = "..."`.')
     _own[kind.name] = kind
     return kind
+
+
+def own_files() -> dict[str, Path]:
+    """The file of each method that is not of unseen, where there is one: a prompt or a notebook has none."""
+    found = {}
+    for name, kind in _own.items():
+        try:
+            path = Path(inspect.getsourcefile(kind) or "")
+        except (OSError, TypeError):
+            continue
+        if path.is_file():
+            found[name] = path
+    return found
+
+
+_reading: list[Path] = []
+
+
+def check_not_reading() -> None:
+    """An error if this is called by an own file that is being read: it would train before anybody asked it to."""
+    if _reading:
+        raise UserError(f'"{_reading[-1]}" trains when it is read; put that part below `if __name__ == "__main__":`.')
 
 
 @cache
@@ -49,28 +73,31 @@ def _methods_in(module: pytypes.ModuleType) -> list[type[Method]]:
 
 
 @cache
-def _read_own_files(listed: str) -> None:
-    for number, path in enumerate(map(Path, filter(None, listed.split(os.pathsep)))):
-        if not path.is_file():
-            raise UserError(f'There is no file "{path}" to read methods from; give --with a Python file.')
-        name = f"unseen_own_{number}_{path.stem}"  # two files of one name, in two folders, are two modules
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise UserError(f'"{path}" is not a Python file; methods are read from files that end with .py.')
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            raise UserError(f'"{path}" could not be read: {type(error).__name__}: {error}.') from error
-        found = _methods_in(module)
-        if not found:
-            raise UserError(f'"{path}" has no method: a class of Method with `name: ClassVar[str] = "..."`.')
-        for kind in found:
-            if kind.name in _built_in():
-                raise UserError(
-                    f'"{path}" calls a method "{kind.name}", as one of unseen is called; give it another name.'
-                )
-            register(kind)
+def read_own_file(path: Path) -> None:
+    """Run a user's file, once, and make its methods known."""
+    if not path.is_file():
+        raise UserError(f'There is no file "{path}" to read methods from; give --with a Python file.')
+    name = f"unseen_own_{zlib.crc32(str(path).encode()):08x}_{path.stem}"  # two files of one name are two modules
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f'"{path}" is not a Python file; methods are read from files that end with .py.')
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    _reading.append(path)
+    try:
+        spec.loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f'"{path}" could not be read: {type(error).__name__}: {error}.') from error
+    finally:
+        _reading.pop()
+    found = _methods_in(module)
+    if not found:
+        raise UserError(f'"{path}" has no method: a class of Method with `name: ClassVar[str] = "..."`.')
+    for kind in found:
+        if kind.name in _built_in():
+            raise UserError(f'"{path}" calls a method "{kind.name}", as one of unseen is called; give it another name.')
+        register(kind)
 
 
 def parse(text: str, settings: Mapping[str, str | object] | None = None) -> Method:

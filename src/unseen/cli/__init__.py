@@ -14,7 +14,7 @@ from unseen.cli.screen import errors
 from unseen.core.errors import UserError
 from unseen.core.files import USERS, disk_error
 from unseen.core.platform import ask_for_kernels
-from unseen.methods import OWN_FILES
+from unseen.methods import NO_OWN_FILES, OWN_FILES
 
 
 def said(sentence: str) -> typer.Exit:
@@ -78,11 +78,17 @@ def common(
     ] = False,
     own: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="FILE", help="A Python file with methods of your own; repeatable."),
+        typer.Option(
+            "--with",
+            metavar="FILE",
+            help="A Python file with methods of your own; repeatable. none: read no file, not even a run's own copy.",
+        ),
     ] = None,
 ) -> None:
-    if own:
+    if own and own != [Path(NO_OWN_FILES)]:
         os.environ[OWN_FILES] = os.pathsep.join(str(path.resolve()) for path in own)
+    elif own:
+        os.environ[OWN_FILES] = NO_OWN_FILES
 
 
 def main() -> None:

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live as LiveView
-from rich.table import Table
-from rich.text import Text
 
 from unseen.cli.options import WHAT, with_settings
-from unseen.cli.screen import budget, duration, errors, percent, results
+from unseen.cli.screen import budget, errors, in_terminal, print_grid, print_json, say
 from unseen.core.plan import HOW
 
 if TYPE_CHECKING:
     from unseen.experiments.grid import BenchPlan
-    from unseen.experiments.sweep import Job
 
 EXAMPLE = (
     "Example: unseen bench --data digits --methods fedavg,silobn,fedfd,fedfd-a --targets all --seeds 0-2 --workers 2 "
@@ -77,6 +70,9 @@ def bench(
         list[str] | None,
         typer.Option(help="Also tell tensorboard, mlflow or wandb, if installed; repeatable.", rich_help_panel=HOW),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the runs as JSON, for another program.", rich_help_panel=HOW)
+    ] = False,
 ) -> None:
     """Run methods x targets x seeds, several at once, and print the table.
 
@@ -84,6 +80,7 @@ def bench(
     """
     from unseen.api import check_workers, spare_workers
     from unseen.experiments import grid
+    from unseen.experiments.board import board
     from unseen.runs.recorders import check_recorders
 
     given: dict[str, Any] = {
@@ -120,7 +117,12 @@ def bench(
         raise typer.Exit(130) from None
     finally:
         shown.close()
-    _print_tables(planned, folder, against)
+    if as_json:
+        from unseen.experiments.collect import collect
+
+        print_json(collect(folder).rows())
+    else:
+        _print_tables(planned, folder, against)
     if failed:
         errors().print(
             f"{len(failed)} of {len(jobs)} runs failed; their logs are in log.txt of their directories, and the same "
@@ -134,127 +136,16 @@ def bench(
 
 def _print_tables(planned: BenchPlan, folder: Path, baseline: str | None) -> None:
     from unseen.experiments.collect import collect, condition_of
-    from unseen.reports.tables import accuracy_grid, measures_grid, statistics_grid, terminal, write_tables
+    from unseen.reports.tables import accuracy_grid, measures_grid, statistics_grid, write_tables
 
-    collection, console = collect(folder), results()
+    collection = collect(folder)
     condition = condition_of(planned.runs[0].settings)
     for group in collection.groups:
         if group.condition == condition:
-            console.print(terminal(accuracy_grid(group)))
-            console.print(terminal(measures_grid(group)))
+            print_grid(accuracy_grid(group))
+            print_grid(measures_grid(group))
             if len(group.rows) > 1:
-                console.print(terminal(statistics_grid(group, baseline)))
+                print_grid(statistics_grid(group, baseline))
     write_tables(collection, folder / "tables", baseline)
-    console.print(
-        f"tables: {folder / 'tables'}   next: unseen report {folder}", markup=False, highlight=False, soft_wrap=True
-    )
-
-
-# --- the screen ------------------------------------------------------------------------------------------------------
-class PlainBoard:
-    """A line when a run ends, and one now and then."""
-
-    EVERY = 30.0
-
-    def __init__(self, jobs: Sequence[Job], workers: int) -> None:
-        self.jobs, self.workers = jobs, workers
-        self.spoke = time.monotonic()
-
-    def looked(self, jobs: Sequence[Job]) -> None:
-        if time.monotonic() - self.spoke > self.EVERY:
-            running = "; ".join(
-                f"{_name(job)} {job.round}/{job.settings.plan.rounds}" for job in jobs if job.status == "running"
-            )
-            self.said(f"{self.total()}: {running}")
-
-    def ended(self, job: Job) -> None:
-        done = sum(j.status in ("finished", "failed") for j in self.jobs)
-        self.said(f"[{done}/{len(self.jobs)}] {_name(job)}: {_outcome(job)}  {self.left()}")
-
-    def total(self) -> str:
-        done = sum(job.status in ("finished", "failed") for job in self.jobs)
-        return f"{done} of {len(self.jobs)} runs done, {self.left()}"
-
-    def left(self) -> str:
-        from unseen.experiments.sweep import time_left
-
-        seconds = time_left(self.jobs, self.workers)
-        return "time left not known yet" if seconds is None else f"{duration(seconds)} left"
-
-    def said(self, sentence: str) -> None:
-        self.spoke = time.monotonic()
-        print(sentence, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        pass
-
-
-class Following(PlainBoard):
-    """A line when a run ends, of whatever jobs there are now."""
-
-    def __init__(self) -> None:
-        super().__init__([], 1)
-
-    def looked(self, jobs: Sequence[Job]) -> None:
-        self.jobs, self.workers = jobs, max(1, sum(job.status == "running" for job in jobs))
-        super().looked(jobs)
-
-    def ended(self, job: Job) -> None:
-        done = sum(j.status in ("finished", "failed") for j in self.jobs)
-        self.said(f"[{done}/{len(self.jobs)}] {_name(job)}: {job.status} {job.reason}  {self.left()}")
-
-
-class LiveBoard(PlainBoard):
-    """A table of all runs that is redrawn; of many runs, those that are not waiting or long finished."""
-
-    def __init__(self, jobs: Sequence[Job], workers: int, console: Console) -> None:
-        super().__init__(jobs, workers)
-        self.live = LiveView(console=console, transient=True, refresh_per_second=4)
-        self.live.start()
-
-    def looked(self, jobs: Sequence[Job]) -> None:
-        self.live.update(Group(self._table(), Text(self.total(), style="cyan")))
-
-    def _table(self) -> Table:
-        room = max(4, self.live.console.height - 6)
-        order = {"running": 0, "elsewhere": 1, "failed": 2, "waiting": 3, "finished": 4}
-        shown = list(self.jobs)
-        if len(shown) > room:
-            shown = sorted(shown, key=lambda job: (order[job.status], -(job.ended or 0)))[:room]
-        view = Table("run", "", "round", "left", box=None, padding=(0, 2, 0, 0))
-        colours = {"running": "cyan", "failed": "red", "finished": "green"}
-        for job in shown:
-            rounds = job.settings.plan.rounds
-            bar = "█" * round(20 * job.round / rounds)
-            left = duration(job.left) if job.status == "running" and job.left is not None else ""
-            word = _outcome(job) if job.status in ("finished", "failed") else bar.ljust(20, "·")
-            view.add_row(_name(job), Text(word, style=colours.get(job.status, "dim")), f"{job.round}/{rounds}", left)
-        return view
-
-    def ended(self, job: Job) -> None:
-        if job.status == "failed":
-            self.said(f"{_name(job)}: {_outcome(job)}")
-
-    def said(self, sentence: str) -> None:
-        self.live.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-
-    def close(self) -> None:
-        self.live.stop()
-
-
-def board(jobs: Sequence[Job], workers: int) -> PlainBoard:
-    console = errors()
-    return LiveBoard(jobs, workers, console) if console.is_terminal else PlainBoard(jobs, workers)
-
-
-def _name(job: Job) -> str:
-    from unseen.experiments.collect import label_of
-
-    return f"{label_of(job.settings)}, {job.settings.left_out}, seed {job.settings.seed}"
-
-
-def _outcome(job: Job) -> str:
-    if job.status == "failed":
-        return f"FAILED: {job.reason}"
-    result = job.result
-    return percent(result.accuracy) if result is not None else job.status
+    if in_terminal():
+        say(f"tables: {folder / 'tables'}", f"next: unseen report {folder}")

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from unseen.cli.screen import results
+from unseen.cli.screen import print_table, say
 from unseen.core.errors import UserError
 
 LIST_EXAMPLE = "Example: unseen data list"
@@ -26,23 +25,23 @@ def listing() -> None:
     """List the datasets: domains with their letters, classes, where to get them."""
     from unseen.data.catalog import BUILT_IN, CATALOG
 
-    view = Table("dataset", "domains", "classes", "images", "where from")
+    rows = []
     for name, make in BUILT_IN.items():
         index = make()
-        view.add_row(
-            name, _domains(index.domains, index.letters), str(len(index.classes)), f"{len(index):,}", "built in"
-        )
+        domains = _domains(index.domains, index.letters)
+        rows.append([name, domains, str(len(index.classes)), f"{len(index):,}", "built in"])
     for entry in CATALOG.values():
         counts = [domain.count for domain in entry.domains]
         total = f"{sum(c for c in counts if c is not None):,}" if None not in counts else "-"
         names = tuple(domain.name for domain in entry.domains)
-        view.add_row(
-            entry.name, _domains(names, entry.letters), str(entry.class_count), total, f"{entry.title}: {entry.source}"
-        )
-    view.add_row(
-        "folder", "any", "any", "any", "your own images: --data folder --root DIR, with DIR/DOMAIN/CLASS/*.jpg or *.png"
-    )
-    results().print(view)
+        domains, source = _domains(names, entry.letters), f"{entry.title}: {entry.source}"
+        rows.append([entry.name, domains, str(entry.class_count), total, source])
+    own = "your own images: --data folder --root DIR, with DIR/DOMAIN/CLASS/*.jpg or *.png"
+    rows.append(["folder", "any", "any", "any", own])
+    print_table(
+        ["dataset", "domains", "classes", "images", "where from"], rows, right=("classes", "images"),
+        folded=("domains", "where from"),
+    )  # fmt: skip
 
 
 def _domains(names: tuple[str, ...], letters: tuple[str, ...]) -> str:
@@ -55,7 +54,7 @@ def check(name: Name, root: Root = None) -> None:
     from unseen.data.catalog import check as look
 
     report = look(name, root)
-    results().print(str(report), markup=False, highlight=False, soft_wrap=True)
+    say(str(report))
     if not report.complete:
         raise typer.Exit(1)
 
@@ -93,4 +92,4 @@ def show(
     beside = out.with_name(f"{out.stem}-partition{out.suffix}")
     drawn = (draw_samples(store, out, seed=seed), draw_partition(store.index, clients, beside))
     for path in drawn:
-        results().print(f"written to {path}", markup=False, highlight=False, soft_wrap=True)
+        say(f"written to {path}")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unseen.cli.screen import Pace, errors, percent, results
+from unseen.cli.screen import Pace, errors, in_terminal, percent, print_grid, print_json, say
 from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
     from unseen.experiments.inference import Inference
     from unseen.runs.directory import RunDirectory
+    from unseen.runs.results import EvaluationLine
 
 EXAMPLE = (
     "Example: unseen evaluate runs/digits-street-fedavg-s0-1a2b3c4d --inference iabn --set k=3   ·   "
@@ -39,12 +40,13 @@ def evaluate(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Test what was tested before, too.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:NUMBER or mps.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")] = False,
 ) -> None:
     """Test trained models on their unseen domains again, by other rules for the statistics of their BatchNorms.
 
     The same command again goes on where it was stopped.
     """
-    from unseen.api import runs_to_evaluate, to_evaluate
+    from unseen.api import Evaluated, Evaluations, runs_to_evaluate, to_evaluate
     from unseen.experiments.inference import evaluate_run, read_rules
     from unseen.runs.planning import find_device, listed, read_fields
 
@@ -68,12 +70,19 @@ def evaluate(
             continue
         name = f"{chosen.method}, {chosen.left_out}, seed {chosen.seed}, by {rule.label}"
         _say(f"[{number}/{len(todo)}] {name}: {percent(found.accuracy)}  {pace.left(number)}")
-    if single:
+    if as_json:
+        tested = [Evaluated(run, rule, one) for run in runs for rule in rules if (one := _found(run, rule)) is not None]
+        print_json(Evaluations(tested).rows())
+    elif single:
         _print_run(runs[0], rules)
     elif refused and not any(run.evaluations() for run in runs):
         raise UserError(f"No run in {directory} could be tested. {next(iter(refused))}")
     else:
         _print_tables(directory)
+
+
+def _found(run: RunDirectory, rule: Inference) -> EvaluationLine | None:
+    return run.evaluations().get(rule.label)
 
 
 def _say(sentence: str) -> None:
@@ -87,23 +96,17 @@ def _print_run(run: RunDirectory, rules: Sequence[Inference]) -> None:
         fields = ", ".join(f"{name}={value}" for name, value in found.fields.items())
         words = rule.name + (f" ({fields})" if fields else "")
         own = "" if rule.name == "own" or result is None else f"; by the method's own rule {percent(result.accuracy)}"
-        results().print(
-            f"unseen accuracy {percent(found.accuracy)} by {words}, {found.examples:,} images{own}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"unseen accuracy {percent(found.accuracy)} by {words}, {found.examples:,} images{own}")
 
 
 def _print_tables(folder: Path) -> None:
     from unseen.experiments.collect import collect
-    from unseen.reports.tables import inference_grid, terminal, write_tables
+    from unseen.reports.tables import inference_grid, write_tables
 
     collection = collect(folder)
     for group in collection.groups:
         if (grid := inference_grid(group)) is not None:
-            results().print(terminal(grid))
+            print_grid(grid)
     write_tables(collection, folder / "tables")
-    results().print(
-        f"tables: {folder / 'tables'}   next: unseen report {folder}", markup=False, highlight=False, soft_wrap=True
-    )
+    if in_terminal():
+        say(f"tables: {folder / 'tables'}", f"next: unseen report {folder}")

@@ -9,13 +9,12 @@ import os
 import textwrap
 import tokenize
 import typing
-from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from unseen.cli.screen import budget, chosen_by, results
+from unseen.cli.screen import budget, chosen_by, in_terminal, print_json, print_table, say
 from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,28 +25,57 @@ EXAMPLE = "Example: unseen methods   ·   unseen methods fedprox   ·   unseen m
 PROTOCOLS_EXAMPLE = "Example: unseen protocols   ·   unseen protocols pacs-quick"
 
 
-def methods(name: Annotated[str | None, typer.Argument(help="A method, or several as fedbn+fedprox.")] = None) -> None:
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, or several as fedbn+fedprox.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")] = False,
+) -> None:
     """List all methods, or explain one: citation, fields, what it sends, how it composes."""
     from unseen.methods import OWN_FILES, cards, check_names
 
-    console = results()
     if os.environ.get(OWN_FILES):
         from unseen.registry import registered
 
         registered()  # runs the user's own files: what is wrong with them is said now
     if name is None:
-        view = Table("method", "what it is", "sends beyond the model's weights")
-        for card in sorted(cards().values(), key=lambda card: card.name):
-            view.add_row(card.name, card.headline, card.sends or "nothing")
-        console.print(view)
-        console.print("`unseen methods NAME` explains one; fedbn+fedprox runs two as one.", highlight=False)
+        known = sorted(cards().values(), key=lambda card: card.name)
+        if as_json:
+            print_json([asdict(card) for card in known])
+            return
+        rows = [[card.name, card.headline, card.sends or "nothing"] for card in known]
+        columns = ["method", "what it is", "sends beyond weights"]
+        print_table(columns, rows, folded=columns[1:])
+        if in_terminal():
+            say("`unseen methods NAME` explains one; fedbn+fedprox runs two as one.")
         return
     check_names(name)
     from unseen.method import parts_of
     from unseen.registry import parse
 
-    for kind in [type(part) for part in parts_of(parse(name))]:
-        console.print(explain(kind), markup=False, highlight=False, soft_wrap=True)
+    kinds = [type(part) for part in parts_of(parse(name))]
+    if as_json:
+        print_json([_as_json(kind) for kind in kinds])
+    else:
+        say(*map(explain, kinds))
+
+
+def _as_json(kind: type[Method]) -> dict[str, Any]:
+    from unseen.core.options import spelled
+
+    meanings, hints, plain = field_comments(kind), typing.get_type_hints(kind), kind()
+    return {
+        "name": kind.name,
+        "about": _about(kind),
+        "sends": kind.traits.sends,
+        "fields": [
+            {
+                "name": f.name,
+                "type": spelled(hints[f.name]),
+                "default": getattr(plain, f.name),
+                "meaning": meanings.get(f.name, ""),
+            }
+            for f in fields(kind)
+        ],
+    }
 
 
 def _about(kind: type[Method]) -> str:
@@ -130,16 +158,18 @@ def protocols(name: Annotated[str | None, typer.Argument(help="A protocol.")] = 
 
     if name is not None:
         chosen = protocol_of(name)
-        view = Table("setting", "value", "what it is", title=f"{chosen.name}: {chosen.about}")
-        for setting in options_of(Protocol).values():
-            view.add_row(setting.name, str(value_of(chosen, setting)), setting.about.help)
-        view.add_row("seeds", ", ".join(map(str, chosen.seeds)), "Seeds of the published numbers, or for ours.")
-        results().print(view)
+        rows = [
+            [setting.name, str(value_of(chosen, setting)), setting.about.help]
+            for setting in options_of(Protocol).values()
+        ]
+        rows.append(["seeds", ", ".join(map(str, chosen.seeds)), "Seeds of the published numbers, or for ours."])
+        print_table(
+            ["setting", "value", "what it is"], rows, title=f"{chosen.name}: {chosen.about}",
+            folded=("value", "what it is"),
+        )  # fmt: skip
         return
-    view = Table("protocol", "data", "net", "clients", "budget", "optimizer", "selection", "about")
-    for protocol in PROTOCOLS.values():
-        view.add_row(*_row(protocol))
-    results().print(view)
+    columns = ["protocol", "data", "net", "clients", "budget", "optimizer", "selection", "about"]
+    print_table(columns, [_row(protocol) for protocol in PROTOCOLS.values()], folded=columns[2:])
 
 
 def _row(protocol: Protocol) -> tuple[str, ...]:

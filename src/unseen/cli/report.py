@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from unseen.cli.screen import errors, results
+from unseen.cli.screen import errors, print_grid, print_json, print_table, say
 from unseen.core.words import megabytes
 
 EXAMPLE = "Example: unseen report bench   ·   unseen report bench --tables   ·   unseen report bench --target sketch"
@@ -28,16 +28,15 @@ def report(
     """Write one self-contained page about all runs of a folder, and its tables as Markdown, CSV and LaTeX."""
     from unseen.api import report as written
     from unseen.experiments.collect import collect
-    from unseen.reports.tables import grids, terminal, write_tables
+    from unseen.reports.tables import grids, write_tables
 
-    console = results()
     if tables:
         collection = collect(folder)
         write_tables(collection, folder / "tables", baseline)
         for group in collection.groups:
             for grid in grids(group, baseline):
-                console.print(terminal(grid))
-        console.print(f"tables: {folder / 'tables'}", markup=False, highlight=False, soft_wrap=True)
+                print_grid(grid)
+        say(f"tables: {folder / 'tables'}")
         return
     page = written(
         folder,
@@ -48,7 +47,7 @@ def report(
         said=lambda sentence: errors().print(sentence, markup=False, highlight=False, soft_wrap=True),
     )
     size = page.stat().st_size / 1e6
-    console.print(f"report: {page.resolve()} ({size:.1f} MB)", markup=False, highlight=False, soft_wrap=True)
+    say(f"report: {page.resolve()} ({size:.1f} MB)")
 
 
 def cost(
@@ -60,6 +59,7 @@ def cost(
     bottleneck: Annotated[int | None, typer.Option(help="Width of a layer before the head.")] = None,
     steps: Annotated[int, typer.Option(help="Steps per measurement.")] = 3,
     repeats: Annotated[int, typer.Option(help="Measurements; the fastest counts.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")] = False,
 ) -> None:
     """Parameters, bytes per round, and step and inference time as ratios to FedAvg, measured side by side."""
     from unseen.experiments.cost import measure_costs
@@ -78,19 +78,12 @@ def cost(
         repeats=repeats,
         said=lambda sentence: errors().print(sentence, markup=False, highlight=False),
     )
-    view = Table(title=f"cost on {backbone} at {size} px, batches of {batch_size}; times as ratios to fedavg")
-    for heading in (
-        "method",
-        "parameters",
-        "step",
-        "inference",
-        "up per round",
-        "of it beyond weights",
-        "down per round",
-    ):
-        view.add_column(heading, justify="left" if heading == "method" else "right")
-    for one in found:
-        view.add_row(
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    columns = ["method", "parameters", "step", "inference", "up", "beyond weights", "down"]
+    rows = [
+        [
             one.method,
             f"{one.parameters:,}",
             f"{one.step_ratio:.2f}",
@@ -98,11 +91,17 @@ def cost(
             megabytes(one.bytes_up),
             megabytes(one.bytes_up_statistics),
             megabytes(one.bytes_down),
-        )
-    results().print(view)
+        ]
+        for one in found
+    ]
     base = found[0]
-    results().print(
-        f"fedavg: {1e3 * base.step_seconds:.1f} ms a step and {1e3 * base.inference_seconds:.1f} ms for a batch in "
-        "inference, on one thread",
-        highlight=False,
+    print_table(
+        columns,
+        rows,
+        title=f"cost on {backbone} at {size} px, batches of {batch_size}; times as ratios to fedavg, bytes per round",
+        notes=[
+            f"fedavg: {1e3 * base.step_seconds:.1f} ms a step and {1e3 * base.inference_seconds:.1f} ms for a batch in "
+            "inference, on one thread"
+        ],
+        right=columns[1:],
     )

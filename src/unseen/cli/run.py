@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from unseen.cli.options import WHAT, with_settings
-from unseen.cli.screen import budget, chosen_by, duration, errors, more_measures, percent, results, screen
+from unseen.cli.screen import budget, chosen_by, duration, errors, more_measures, percent, print_json, print_table, say, screen
 from unseen.core.errors import UserError
 from unseen.core.plan import HOW
 from unseen.runs.settings import NO_TARGET
@@ -58,6 +57,9 @@ def run(
         list[str] | None,
         typer.Option(help="Also tell tensorboard, mlflow or wandb, if installed; repeatable.", rich_help_panel=HOW),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the results as JSON, for another program.", rich_help_panel=HOW)
+    ] = False,
 ) -> None:
     """Train on all domains but one, and test on that one.
 
@@ -65,13 +67,14 @@ def run(
     are the protocol's.
     """
     if resume is None:
-        run_all(target or "", method or "fedavg", field or [], seed, settings, out or Path("runs"), workers, log or [])
+        place = out or Path("runs")
+        run_all(target or "", method or "fedavg", field or [], seed, settings, place, workers, log or [], as_json)
         return
     given = {**settings, "target": target, "method": method, "set": field, "seed": seed, "out": out}
     if words := [name for name, value in given.items() if value]:
         option = words[0].replace("_", "-")
         raise UserError(f"--resume goes on with the run's own settings: leave out --{option}, or leave out --resume.")
-    _run_each([_resumed(resume)], workers, log or [])
+    _run_each([_resumed(resume)], workers, log or [], as_json)
 
 
 def run_all(
@@ -83,12 +86,13 @@ def run_all(
     out: Path,
     workers: int | None = None,
     log: list[str] | None = None,
+    as_json: bool = False,
 ) -> None:
     """A run per target and seed, one after the other, in the words of the command line."""
-    _run_each(_planned(target, method, field, seed, settings, out), workers, log or [])
+    _run_each(_planned(target, method, field, seed, settings, out), workers, log or [], as_json)
 
 
-def _run_each(todo: list[tuple[PlannedRun, RunDirectory]], workers: int | None, log: list[str]) -> None:
+def _run_each(todo: list[tuple[PlannedRun, RunDirectory]], workers: int | None, log: list[str], as_json: bool) -> None:
     finished: list[Result] = []
     for number, (planned, directory) in enumerate(todo, 1):
         one = planned.settings
@@ -96,9 +100,12 @@ def _run_each(todo: list[tuple[PlannedRun, RunDirectory]], workers: int | None, 
         about = f"{one.method} on {one.data.name}, {one.left_out}, seed {one.seed}, {budget(one.plan)}"
         errors().print(which + about, markup=False, highlight=False, soft_wrap=True)
         finished.append(_run_one(planned, directory, workers, log))
-        report(finished[-1])
-    if len(finished) > 1:
-        results().print(table(finished))
+        if not as_json:
+            report(finished[-1])
+    if as_json:
+        print_json([{**one.record.to_json(), "directory": str(one.directory)} for one in finished])
+    elif len(finished) > 1:
+        table(finished)
 
 
 def _planned(
@@ -123,6 +130,7 @@ def _planned(
 def _resumed(path: Path) -> tuple[PlannedRun, RunDirectory]:
     """The run of a directory, whose config must still be the one that names it."""
     from unseen.runs.directory import RunDirectory, directory_for
+    from unseen.runs.own_methods import recall
     from unseen.runs.run import PlannedRun
 
     directory = RunDirectory.open(path)
@@ -133,6 +141,7 @@ def _resumed(path: Path) -> tuple[PlannedRun, RunDirectory]:
             f"{path} holds a run of other arguments: its config.json belongs to a directory named {name}; "
             f"give it back its name or its config.json."
         )
+    recall(directory.path, settings.method)
     return PlannedRun.of(settings), directory
 
 
@@ -164,9 +173,9 @@ def _run_one(planned: PlannedRun, directory: RunDirectory, workers: int | None, 
 
 def report(result: Result) -> None:
     """What a run ends with."""
-    about, console = result.record, results()
+    about = result.record
     kept = f"round {about.selected_round} of {about.rounds}, selection: {chosen_by(about.selection)}"
-    for line in (
+    say(
         f"trained on all domains; {kept}"
         if about.target == NO_TARGET
         else f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}; {kept}",
@@ -175,23 +184,24 @@ def report(result: Result) -> None:
         about.ledger,
         f"{duration(about.seconds)}; written to {result.directory}",
         f"next: unseen show {result.directory}   or   unseen predict {result.directory} IMAGES --out predictions.csv",
-    ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    )
 
 
-def table(finished: list[Result]) -> Table:
+def table(finished: list[Result]) -> None:
     """Targets by rows, and the mean over targets and seeds."""
     first = finished[0].record
-    view = Table(title=f"{first.method} on {first.data}, protocol {first.protocol}{first.mark}")
-    for heading in ("unseen domain", "seeds", "unseen accuracy", "in-domain accuracy"):
-        view.add_column(heading, justify="left" if heading == "unseen domain" else "right")
-    for target in dict.fromkeys(r.record.target for r in finished):
-        rows = [r for r in finished if r.record.target == target]
-        view.add_row(target, str(len(rows)), _mean(r.accuracy for r in rows), _mean(r.in_domain_accuracy for r in rows))
-    view.add_section()
-    everything = (_mean(r.accuracy for r in finished), _mean(r.in_domain_accuracy for r in finished))
-    view.add_row("mean", str(len(finished)), *everything)
-    return view
+    columns = ["unseen domain", "seeds", "unseen accuracy", "in-domain accuracy"]
+    parts = {target: [r for r in finished if r.record.target == target] for target in _targets(finished)}
+    cells = [
+        [name, str(len(own)), _mean(r.accuracy for r in own), _mean(r.in_domain_accuracy for r in own)]
+        for name, own in [*parts.items(), ("mean", finished)]
+    ]
+    title = f"{first.method} on {first.data}, protocol {first.protocol}{first.mark}"
+    print_table(columns, cells, title=title, right=columns[1:])
+
+
+def _targets(finished: list[Result]) -> list[str]:
+    return list(dict.fromkeys(r.record.target for r in finished))
 
 
 def _mean(values: Any) -> str:

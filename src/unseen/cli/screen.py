@@ -1,156 +1,130 @@
-"""What a run shows: a live bar in a terminal, plain lines elsewhere. On stderr; stdout is for results."""
+"""What commands print. Progress is on stderr (`unseen.runs.screen`); stdout is for results.
+
+A table fits the terminal: words are folded, and a table with too many columns becomes several, one below the other. When
+stdout is no terminal, cells have tabs between them.
+"""
 
 from __future__ import annotations
 
-import math
+import json
+import os
 import sys
-import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
 
-from unseen.core.words import PEEKS
-from unseen.runs.results import RoundLine, mark_of
+from unseen.core.terminal import Pace, duration, errors, percent
+from unseen.runs.screen import Live, Plain, budget, chosen_by, more_measures, screen, tell
 
 if TYPE_CHECKING:
-    from unseen.core.plan import Plan
-    from unseen.runs.results import RunResult
-    from unseen.runs.settings import Settings
+    from unseen.reports.tables import Grid
 
-QUIET = 10.0  # seconds without a line before a plain screen says how far a test is
+__all__ = [
+    "Live", "Pace", "Plain", "budget", "chosen_by", "constant_apart", "duration", "errors", "in_terminal", "more_measures", "percent",
+    "print_grid", "print_json", "print_table", "results", "say", "screen", "tell",
+]  # fmt: skip
 
-
-def errors() -> Console:
-    """A console on stderr as it is now: tests put another one in its place."""
-    return Console(stderr=True)
+Cell = str | Text
+GAP = 2  # between two columns
+LEAST = 16  # a folded column has at least this many letters
+PIPE = 200  # letters in a line where there is no terminal
 
 
 def results() -> Console:
-    """A console on stdout. A pipe has no width: lines are then not broken."""
+    """A console on stdout. A pipe has no width: lines are then not broken. `NO_COLOR` takes the bold, too."""
     console = Console()
-    return console if console.is_terminal else Console(width=200)
+    if not console.is_terminal:
+        return Console(width=PIPE)
+    # rich keeps bold under NO_COLOR; with no colour system at all there is no markup of any kind.
+    return Console(color_system=None, width=console.width) if os.environ.get("NO_COLOR") else console
 
 
-def percent(fraction: float | None) -> str:
-    return "-" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.2f} %"
+def in_terminal() -> bool:
+    """Does a person read stdout?"""
+    return Console().is_terminal
 
 
-def more_measures(about: RunResult) -> str:
-    """What a result has beside the unseen accuracy; "" for records of earlier versions, and where nothing was left out."""
-    if (found := about.measured) is None:
-        return ""
-    return (
-        f"unseen: macro F1 {percent(found.macro_f1)}, balanced accuracy {percent(found.balanced_accuracy)}, "
-        f"AUROC {percent(found.auroc)}, calibration error {percent(found.calibration_error)}"
-    )
+def say(*lines: str) -> None:
+    """Sentences on stdout. The terminal breaks them where it likes, so that paths can be copied."""
+    for line in lines:
+        results().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"
+def print_json(value: Any) -> None:
+    """One JSON value on stdout, for another program."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def chosen_by(selection: str) -> str:
-    """The selection rule in a few words. The oracle is marked wherever it is shown."""
-    return f"{selection} ({PEEKS} at the unseen domain)" if selection == "oracle" else selection
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    title: str = "",
+    notes: Sequence[str] = (),
+    right: Sequence[str] = (),
+    folded: Sequence[str] = (),
+) -> None:
+    """A table for a person, or the same cells with tabs between them. Columns named in `folded` may take several lines."""
+    if not in_terminal():
+        for line in (columns, *rows):
+            sys.stdout.write("\t".join(" ".join(str(cell).split()) for cell in line) + "\n")
+        return
+    console = results()
+    if title:
+        console.print(title, style="italic", markup=False, highlight=False)
+    for part in _parts(columns, rows, folded, console.width):
+        view = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0), show_edge=False)
+        for c in part:
+            name = columns[c]
+            view.add_column(
+                name, justify="right" if name in right else "left", overflow="fold", no_wrap=name not in folded
+            )
+        for row in rows:
+            view.add_row(*(row[c] for c in part))
+        console.print(view)
+        console.print()
+    for note in notes:
+        console.print(note, markup=False, highlight=False, style="dim")
 
 
-def budget(plan: Plan) -> str:
-    """`40 rounds of 200 steps of 64`."""
-    count, unit = (plan.local_steps, "step") if plan.local_steps else (plan.local_epochs, "epoch")
-    return f"{plan.rounds} rounds of {count} {unit}{'' if count == 1 else 's'} of {plan.batch_size}"
+def _parts(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], folded: Sequence[str], width: int
+) -> list[list[int]]:
+    """Columns of each table: as many as fit beside the first, which says of what the row is."""
+
+    def natural(c: int) -> int:
+        longest = max([cell_len(columns[c]), *(cell_len(str(row[c])) for row in rows)])
+        return min(longest, LEAST) if columns[c] in folded else longest
+
+    widths = [natural(c) + GAP for c in range(len(columns))]
+    parts: list[list[int]] = [[0]]
+    room = width - widths[0]
+    for c in range(1, len(columns)):
+        if widths[c] > room + GAP and len(parts[-1]) > 1:  # nothing need stand behind the last column
+            parts.append([0])
+            room = width - widths[0]
+        parts[-1].append(c)
+        room -= widths[c]
+    return parts
 
 
-class Pace:
-    """How far, and how long still: by the mean of the rounds of this start."""
-
-    def __init__(self, first: int, last: int) -> None:
-        self.first, self.last, self.started = first, last, time.monotonic()
-
-    def left(self, round: int) -> str:
-        each = (time.monotonic() - self.started) / (round - self.first + 1)
-        return f"{duration(each * (self.last - round))} left"
+STYLES = {1: "bold", 2: "underline"}
 
 
-def tell(line: RoundLine, mark: str) -> str:
-    """A round's numbers. Validation came with this round's replies, and is of the model before it."""
-    words = [f"loss {line.loss:.4f}" if line.loss is not None else "loss -"]
-    if line.validation is not None:
-        words.append(f"validation {percent(line.validation.accuracy)} (after round {line.validation.round})")
-    if line.unseen is not None:
-        words.append(f"unseen {percent(line.unseen.accuracy)}{mark}")
-    return "  ".join(words)
+def print_grid(grid: Grid) -> None:
+    rows = [[Text(cell.text, style=STYLES.get(cell.place, "")) for cell in row] for row in grid.rows]
+    print_table(grid.columns, rows, title=grid.title, notes=grid.notes, right=grid.columns[1:])
 
 
-class Plain:
-    """One line per round."""
-
-    def __init__(self) -> None:
-        self.started, self.mark = False, ""
-        self.pace = Pace(1, 1)
-        self.spoke = time.monotonic()
-
-    def began(self, settings: Settings, clients: int, first: int, last: int) -> None:
-        self.started, self.pace = True, Pace(first, last)
-        self.mark = mark_of(settings)
-        if first > 1:
-            self.said(f"going on after round {first - 1}")
-
-    def round(self, line: RoundLine) -> None:
-        left = self.pace.left(line.round)
-        self.said(f"round {line.round}/{self.pace.last}  {tell(line, self.mark)}  {left}")
-
-    def testing(self, done: int, total: int) -> None:
-        if time.monotonic() - self.spoke > QUIET:
-            self.said(f"testing on the unseen domain: {done:,} of {total:,} images")
-
-    def said(self, sentence: str) -> None:
-        self.spoke = time.monotonic()
-        print(sentence, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        pass
-
-
-class Live(Plain):
-    """The same lines, scrolling by above a bar."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self.bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}", style="cyan"),
-            console=console,
-            transient=True,
-        )
-
-    def began(self, settings: Settings, clients: int, first: int, last: int) -> None:
-        super().began(settings, clients, first, last)
-        self.rounds = self.bar.add_task(f"rounds, {clients} clients", total=last, completed=first - 1, left="")
-        self.test = self.bar.add_task("testing on the unseen domain", visible=False, left="")
-        self.bar.start()
-
-    def round(self, line: RoundLine) -> None:
-        super().round(line)
-        self.bar.update(self.rounds, completed=line.round, left=self.pace.left(line.round))
-
-    def testing(self, done: int, total: int) -> None:
-        self.bar.update(self.test, completed=done, total=total, visible=done < total)
-
-    def said(self, sentence: str) -> None:
-        self.bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-
-    def close(self) -> None:
-        self.bar.stop()
-
-
-def screen() -> Plain:
-    console = errors()
-    return Live(console) if console.is_terminal else Plain()
+def constant_apart(
+    columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]], Mapping[str, str]]:
+    """The columns that differ between rows, their cells, and by name what is the same in all rows."""
+    same = {name: rows[0][c] for c, name in enumerate(columns) if len(rows) > 1 and len({row[c] for row in rows}) == 1}
+    left = [c for c, name in enumerate(columns) if name not in same]
+    return [columns[c] for c in left], [[row[c] for c in left] for row in rows], same

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from unseen.cli.screen import budget, chosen_by, duration, more_measures, percent, results
+from unseen.cli.screen import (
+    budget,
+    chosen_by,
+    constant_apart,
+    duration,
+    in_terminal,
+    more_measures,
+    percent,
+    print_json,
+    print_table,
+    say,
+)
 from unseen.core.words import megabytes
 from unseen.runs.results import mark_of
 from unseen.runs.settings import NO_TARGET
@@ -26,7 +37,10 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 LARGEST = 8  # tensors of a kind that are shown one by one
 
 
-def show(folder: Annotated[Path, typer.Argument(help="A run directory, or a folder of them.")]) -> None:
+def show(
+    folder: Annotated[Path, typer.Argument(help="A run directory, or a folder of them.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")] = False,
+) -> None:
     """Show a run: settings, curves, accuracies and what was sent. Or a table of all runs in a folder."""
     from unseen.core.errors import UserError
     from unseen.runs.directory import find_runs
@@ -34,69 +48,75 @@ def show(folder: Annotated[Path, typer.Argument(help="A run directory, or a fold
     runs = find_runs(folder)
     if not runs:
         raise UserError(f"There are no runs in {folder}; `unseen run --out {folder}` makes one.")
-    if len(runs) > 1:
-        results().print(_summary(folder, runs))
+    if as_json:
+        print_json([_as_json(run) for run in runs] if len(runs) > 1 else _as_json(runs[0], rounds=True))
+    elif len(runs) > 1:
+        _summary(folder, runs)
     else:
         _one(runs[0])
 
 
-def _summary(folder: Path, runs: Sequence[RunDirectory]) -> Table:
-    view = Table(title=f"{len(runs)} runs in {folder}")
-    for heading in (
-        "data",
-        "unseen",
-        "method",
-        "seed",
-        "protocol",
-        "round",
-        "unseen acc.",
-        "in-domain acc.",
-        "up per round",
-    ):
-        view.add_column(heading)
-    view.add_column("directory", overflow="fold")
-    marked = False
+def _as_json(run: RunDirectory, rounds: bool = False) -> dict[str, Any]:
+    about, lines = run.result(), run.rounds()
+    found = {
+        "directory": str(run.path),
+        "finished": about is not None,
+        "rounds_done": len(lines),
+        "settings": run.settings().to_json(),
+        "result": about.to_json() if about is not None else None,
+        "evaluations": [asdict(line) for line in run.evaluations().values()],
+    }
+    return found | ({"rounds": [line.to_json() for line in lines]} if rounds else {})
+
+
+COLUMNS = ("data", "protocol", "method", "unseen", "seed", "round", "accuracy", "in-domain", "sent up")
+
+
+def _summary(folder: Path, runs: Sequence[RunDirectory]) -> None:
+    """A row per run; what is the same for all is said once, and the directories stand below."""
+    rows, marked = [], False
     for run in runs:
         settings, about = run.settings(), run.result()
         if about is None:
-            numbers = [f"{len(run.rounds())}/{settings.plan.rounds} (not finished)", "-", "-", "-"]
+            numbers = [f"{len(run.rounds())}/{settings.plan.rounds} so far", "-", "-", "-"]
         else:
             marked |= (beyond := bool(about.beyond_weights))
             numbers = [
                 f"{about.selected_round}/{about.rounds}",
-                percent(about.accuracy) + about.mark,
+                percent(about.accuracy) + (" PEEKS" if about.peeks else ""),
                 percent(about.in_domain_accuracy),
                 megabytes(about.bytes_up) + (" *" if beyond else ""),
             ]
-        view.add_row(
-            settings.data.name,
-            settings.target,
-            _method(settings),
-            str(settings.seed),
-            settings.protocol,
-            *numbers,
-            run.path.name,
+        rows.append(
+            [settings.data.name, settings.protocol, _method(settings), settings.target, str(settings.seed), *numbers]
         )
-    if marked:
-        view.caption = "* more than the model's weights was sent; `unseen show` of that run says what"
-    return view
+    if not in_terminal():
+        print_table([*COLUMNS, "directory"], [[*row, str(run.path)] for row, run in zip(rows, runs, strict=True)])
+        return
+    numbered = [[str(number), *row] for number, row in enumerate(rows, 1)]
+    columns, cells, same = constant_apart(["#", *COLUMNS], numbered)
+    common = "; ".join(f"{name} {value}" for name, value in same.items() if value != "-")
+    notes = ["* more than the model's weights was sent; `unseen show` of that run says what"] if marked else []
+    print_table(
+        columns, cells, title=f"{len(runs)} runs in {folder}" + (f": {common}" if common else ""), notes=notes,
+        right=("accuracy", "in-domain", "sent up"), folded=("method",),
+    )  # fmt: skip
+    for number, run in enumerate(runs, 1):
+        say(f"{number}  {run.path}")
 
 
 def _one(run: RunDirectory) -> None:
-    console, settings, about = results(), run.settings(), run.result()
-    for line in _config(settings):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    settings, about = run.settings(), run.result()
+    say(*_config(settings))
     lines = run.rounds()
     if lines:
-        console.print(_curves(lines, about, mark_of(settings)))
+        _curves(lines, about, mark_of(settings))
     if about is None:
         done = f"{len(lines)} of {settings.plan.rounds} rounds done"
-        console.print(
-            f"not finished: {done}; go on with: unseen run --resume {run.path}", markup=False, highlight=False
-        )
+        say(f"not finished: {done}; go on with: unseen run --resume {run.path}")
         return
     clients = [f"{client} {percent(value)}" for client, value in about.in_domain.items()]
-    for line in (
+    say(
         (
             "trained on all domains"
             if about.target == NO_TARGET
@@ -117,13 +137,10 @@ def _one(run: RunDirectory) -> None:
             f"unseen accuracy {percent(line.accuracy)} by the inference rule {rule}"
             for rule, line in run.evaluations().items()
         ),
-    ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if (ledger := run.ledger()) is not None:
-        console.print(_ledger(ledger))
-    console.print(
-        f"next: unseen predict {run.path} IMAGES --out predictions.csv", markup=False, highlight=False, soft_wrap=True
     )
+    if (ledger := run.ledger()) is not None:
+        _ledger(ledger)
+    say(f"next: unseen predict {run.path} IMAGES --out predictions.csv")
 
 
 def _method(settings: Settings) -> str:
@@ -158,7 +175,17 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join(block(value) for value in values)
 
 
-def _curves(lines: Sequence[RoundLine], about: RunResult | None, mark: str) -> Table:
+MOST = 32  # blocks of a curve
+
+
+def thinned(values: Sequence[float | None]) -> list[float | None]:
+    """At most MOST of them, evenly, the last one always."""
+    if len(values) <= MOST:
+        return list(values)
+    return [values[round(k * (len(values) - 1) / (MOST - 1))] for k in range(MOST)]
+
+
+def _curves(lines: Sequence[RoundLine], about: RunResult | None, mark: str) -> None:
     """A row per curve. Validation of a round is in the line of the next one, and of the last round in the result."""
     measured = [line.validation for line in lines] + [about.validation_last if about is not None else None]
     validated = {v.round: v.accuracy for v in measured if v is not None}
@@ -168,19 +195,20 @@ def _curves(lines: Sequence[RoundLine], about: RunResult | None, mark: str) -> T
         ("validation", [validated.get(number) for number in numbers], True),
         (f"unseen{mark}", [line.unseen.accuracy if line.unseen is not None else None for line in lines], True),
     ]
-    view = Table("curve", f"rounds {numbers[0]} to {numbers[-1]}", "first", "best", "last")
+    rows = []
     for name, values, is_accuracy in curves:
         known = [value for value in values if value is not None and math.isfinite(value)]
         if known:
             best = max(known) if is_accuracy else min(known)
             spelled = [percent(value) if is_accuracy else f"{value:.4f}" for value in (known[0], best, known[-1])]
-            view.add_row(name, sparkline(values), *spelled)
-    return view
+            rows.append([name, sparkline(thinned(values)), *spelled])
+    columns = ["curve", f"rounds {numbers[0]} to {numbers[-1]}", "first", "best", "last"]
+    print_table(columns, rows, right=columns[2:])
 
 
-def _ledger(ledger: Ledger) -> Table:
+def _ledger(ledger: Ledger) -> None:
     """A method's statistics by name, because they are what one wants to know; the rest in a row per kind."""
-    view = Table("direction", "kind", "tensor", "shape", "per crossing", "crossings", "in all", title="what crossed")
+    table = []
     rows = sorted(ledger.crossings(), key=lambda row: -row.total)
     for direction in ("up", "down"):
         for kind in ("statistics", "model", "metrics"):
@@ -188,11 +216,13 @@ def _ledger(ledger: Ledger) -> Table:
             shown = LARGEST if kind == "statistics" else 1 if len(here) == 1 else 0
             for row in here[:shown]:
                 shape = "x".join(map(str, row.shape)) or "number"
-                view.add_row(
-                    direction, kind, row.name, shape, megabytes(row.bytes), str(row.crossings), megabytes(row.total)
-                )
+                numbers = [megabytes(row.bytes), str(row.crossings), megabytes(row.total)]
+                table.append([direction, kind, row.name, shape, *numbers])
             if rest := here[shown:]:
                 size, total = sum(row.bytes for row in rest), sum(row.total for row in rest)
                 most = max(row.crossings for row in rest)
-                view.add_row(direction, kind, f"{len(rest)} tensors", "", megabytes(size), str(most), megabytes(total))
-    return view
+                table.append(
+                    [direction, kind, f"{len(rest)} tensors", "", megabytes(size), str(most), megabytes(total)]
+                )
+    columns = ["way", "kind", "tensor", "shape", "each", "times", "in all"]
+    print_table(columns, table, title="what crossed", right=("each", "times", "in all"), folded=("tensor",))

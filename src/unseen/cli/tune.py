@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from unseen.cli.options import WHAT, with_settings
-from unseen.cli.screen import errors, percent, results
+from unseen.cli.screen import errors, in_terminal, percent, print_table, say
 from unseen.core.plan import HOW
 
 EXAMPLE = (
@@ -46,7 +45,7 @@ def tune(
     for name in names:
         check_names(name)
     from unseen.api import check_workers, spare_workers
-    from unseen.cli.bench import Following
+    from unseen.experiments.board import Following
     from unseen.experiments.tune import tune as search
     from unseen.runs.planning import Experiment
 
@@ -67,16 +66,16 @@ def tune(
     except KeyboardInterrupt:
         errors().print("Stopped; the same command goes on.", highlight=False)
         raise typer.Exit(130) from None
-    view = Table("method", "unseen", "chosen", "validation", "of the default", title="chosen by source validation")
+    rows = []
     for one in choices.chosen:
         full = {s.trial.label: s.score for s in reversed(one.scores)}
-        view.add_row(
-            one.method, one.target, one.trial.label, percent(full[one.trial.label]), percent(full.get("default"))
+        rows.append(
+            [one.method, one.target, one.trial.label, percent(full[one.trial.label]), percent(full.get("default"))]
         )
-    results().print(view)
-    results().print(
-        f"written to {out / 'choices.json'}   next: unseen bench --methods {methods} --tuned {out / 'choices.json'}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    columns = ["method", "unseen", "chosen", "validation", "of the default"]
+    print_table(columns, rows, title="chosen by source validation", right=columns[3:], folded=("chosen",))
+    if in_terminal():
+        say(
+            f"written to {out / 'choices.json'}",
+            f"next: unseen bench --methods {methods} --tuned {out / 'choices.json'}",
+        )

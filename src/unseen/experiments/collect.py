@@ -14,6 +14,8 @@ from typing import Any
 from unseen.core.files import read_json
 from unseen.core.metrics import Measured
 from unseen.core.options import options_of, value_of
+from unseen.core.shown import Row as ShownRow
+from unseen.core.shown import Shown
 from unseen.data.catalog import CATALOG
 from unseen.experiments.statistics import (
     Cell,
@@ -211,14 +213,66 @@ def condition_of(settings: Settings) -> dict[str, Any]:
     )
 
 
-@dataclass
-class Collection:
+@dataclass(repr=False)
+class Collection(Shown):
     """All runs of a folder."""
 
     folder: Path
     groups: list[Group]
     unfinished: list[RunDirectory]
     about: dict[str, Any]  # bench.json: commands, labels, order; {} where there is none
+
+    def lines(self) -> list[str]:
+        count = sum(len(row.results) for group in self.groups for row in group.rows)
+        waiting = f", {len(self.unfinished)} not finished" if self.unfinished else ""
+        said = [f"{count} finished runs in {self.folder}{waiting}"]
+        for group in self.groups:
+            seeds = f"{len(group.seeds)} seed{'s' if len(group.seeds) != 1 else ''}"
+            said.append(f"{group.title}: {len(group.rows)} methods, {len(group.targets)} unseen domains, {seeds}")
+            ranked = [(row.label, group.average(row).mean) for row in group.best()]
+            said.append("  " + ", ".join(f"{label} {mean:.1f} %" for label, mean in ranked[:4] if not math.isnan(mean)))
+        return said
+
+    def rows(self) -> list[ShownRow]:
+        """A row per finished run. Accuracies are fractions."""
+        return [
+            {
+                "data": result.data,
+                "protocol": result.protocol,
+                "method": row.label,
+                "target": target,
+                "seed": seed,
+                "accuracy": result.accuracy,
+                "in_domain_accuracy": result.in_domain_accuracy,
+                "last_accuracy": result.last_accuracy,
+                "selected_round": result.selected_round,
+                "rounds": result.rounds,
+                "peeks": result.peeks,
+                "bytes_up": result.bytes_up,
+                "bytes_down": result.bytes_down,
+                "beyond_weights": result.beyond_weights,
+                "parameters": result.parameters,
+                "seconds": result.seconds,
+                "directory": str(row.runs[target, seed].path),
+            }
+            for group in self.groups
+            for row in group.rows
+            for (target, seed), result in sorted(row.results.items())
+        ]
+
+    def draw(self, axes: Any) -> None:
+        """Of the largest group: a dot per run, and each method's mean over unseen domains."""
+        if not self.groups:
+            return
+        group = max(self.groups, key=lambda one: sum(len(row.results) for row in one.rows))
+        ranked = group.best()[::-1]
+        for place, row in enumerate(ranked):
+            scores = list(row.scores().values())
+            axes.plot(scores, [place] * len(scores), "o", color="#8aa4c2", markersize=4)
+            mean = group.average(row).mean
+            axes.plot([mean], [place], "D", color="#1f2933", markersize=6)
+        axes.set_yticks(range(len(ranked)), [row.label for row in ranked])
+        axes.set(xlabel="accuracy on the unseen domain (%)", title=group.title)
 
 
 def collect(folder: Path) -> Collection:

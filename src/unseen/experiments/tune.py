@@ -21,6 +21,7 @@ from typing import Any
 from unseen.core.errors import UserError
 from unseen.core.files import read_json, write_json
 from unseen.core.seeding import numpy_generator
+from unseen.core.shown import Row, Shown
 from unseen.experiments.sweep import Job, Watching, make_jobs, sweep
 from unseen.method import Method, Range, name_of, parts_of
 from unseen.runs.planning import Experiment, read_method, spell_method
@@ -68,8 +69,8 @@ class Choice:
     scores: list[Scored] = field(default_factory=list)
 
 
-@dataclass
-class Choices:
+@dataclass(repr=False)
+class Choices(Shown):
     """All that was chosen for one experiment: the file that `bench --tuned` reads."""
 
     about: dict[str, Any]
@@ -77,6 +78,37 @@ class Choices:
 
     def of(self, method: str, target: str) -> Trial | None:
         return next((c.trial for c in self.chosen if (c.method, c.target) == (method, target)), None)
+
+    def lines(self) -> list[str]:
+        about = self.about
+        first = f"chosen by source validation on {about.get('data', '-')}, {about.get('trials', '-')} trials each"
+        return [first, *(f"{one.method}, unseen {one.target}: {one.trial.label}" for one in self.chosen)]
+
+    def rows(self) -> list[Row]:
+        """A row per trial. Scores are the sources' validation accuracy, as fractions."""
+        return [
+            {
+                "method": one.method,
+                "target": one.target,
+                "trial": scored.trial.label,
+                "rounds": scored.rounds,
+                "validation": scored.score,
+                "chosen": scored.trial == one.trial,
+            }
+            for one in self.chosen
+            for scored in one.scores
+        ]
+
+    def draw(self, axes: Any) -> None:
+        """Every trial that ran all rounds, by method; what was chosen is filled."""
+        names = list(dict.fromkeys(one.method for one in self.chosen))
+        longest = max((row["rounds"] for row in self.rows()), default=0)
+        for row in self.rows():
+            if row["validation"] is not None and row["rounds"] == longest:
+                face = "#c2410c" if row["chosen"] else "none"
+                axes.plot([100 * row["validation"]], [names.index(row["method"])], "o", mec="#c2410c", mfc=face)
+        axes.set_yticks(range(len(names)), names)
+        axes.set(xlabel="accuracy on the sources' validation images (%)", title="trials; filled: chosen")
 
     def write(self, path: Path) -> None:
         write_json(

@@ -17,6 +17,13 @@ from pathlib import Path
 from unseen.core.errors import UserError, unknown
 
 OWN_FILES = "UNSEEN_METHODS"  # the variable with the files of `unseen --with`, which all processes of a run inherit
+NO_OWN_FILES = "none"  # its value if no file is to be read, not even a copy in a run directory
+
+
+def listed_files() -> list[Path]:
+    """The files of `unseen --with`."""
+    listed = os.environ.get(OWN_FILES, "")
+    return [] if listed == NO_OWN_FILES else [Path(name) for name in listed.split(os.pathsep) if name]
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Card:
 def cards() -> dict[str, Card]:
     """Every method by its name on the command line: the files of this folder, and the user's own."""
     files = [path for path in Path(__file__).parent.glob("*.py") if path.name != "__init__.py"]
-    files += map(Path, filter(None, os.environ.get(OWN_FILES, "").split(os.pathsep)))
+    files += listed_files()
     return {card.name: card for path in sorted(files) for card in _cards_in(path)}
 
 

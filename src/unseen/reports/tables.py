@@ -1,4 +1,4 @@
-"""Tables shaped like the papers': methods by rows, unseen domains by columns. As terminal, Markdown, CSV and LaTeX."""
+"""Tables shaped like the papers': methods by rows, unseen domains by columns. As Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from rich.table import Table
-from rich.text import Text
 
 from unseen.core.files import atomic
 from unseen.core.words import megabytes
@@ -298,16 +295,6 @@ def _places(values: Sequence[float]) -> list[int]:
 
 
 # --- as text ---------------------------------------------------------------------------------------------------------
-def terminal(grid: Grid) -> Table:
-    view = Table(title=grid.title, caption="\n".join(grid.notes) or None, caption_justify="left")
-    for c, heading in enumerate(grid.columns):
-        view.add_column(heading, justify="left" if c == 0 else "right")
-    styles = {1: "bold", 2: "underline"}
-    for row in grid.rows:
-        view.add_row(*(Text(cell.text, style=styles.get(cell.place, "")) for cell in row))
-    return view
-
-
 def markdown(grid: Grid) -> str:
     marks: dict[int, Callable[[str], str]] = {1: lambda t: f"**{t}**", 2: lambda t: f"<u>{t}</u>"}
     lines = [f"**{_escaped(grid.title)}**", ""]

@@ -4,6 +4,7 @@ config.json             the settings; the same settings name the same directory
 results.jsonl           one line per round, appended; after a crash a round may stand there twice, with the same numbers
 checkpoints/            round-NNNNNN.safetensors (the last two) and best-NNNNNN.safetensors
 clients/                what each client keeps (local engine)
+own/                    copies of the user's own method files, where the method is theirs
 ledger.json             every tensor that crossed, by name
 model.safetensors       the selected model, with all that `predict` needs in its header
 result.json             written last: a run with a result is finished
@@ -27,6 +28,7 @@ from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Server, Tensors
 from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
+from unseen.runs import own_methods
 from unseen.runs.results import EvaluationLine, RoundLine, RunResult
 from unseen.runs.selection import Selection
 from unseen.runs.settings import Settings
@@ -69,6 +71,7 @@ class RunDirectory:
     def begin(self, settings: Settings) -> RunDirectory:
         """Make the directory, unless it was begun before."""
         if self.begun:
+            own_methods.check(self.path, settings.method)
             return self
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -76,6 +79,7 @@ class RunDirectory:
             raise UserError(
                 f"The folder {self.path} could not be made ({error.strerror}); give another --out."
             ) from None
+        own_methods.keep(self.path, settings.method)
         write_json(self.config_path, settings.to_json())
         return self
 

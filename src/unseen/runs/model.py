@@ -22,6 +22,7 @@ from unseen.method import Method
 from unseen.nets.backbones import create_net
 from unseen.nets.net import Net
 from unseen.registry import parse
+from unseen.runs import own_methods
 from unseen.runs.directory import RunDirectory
 from unseen.runs.settings import Settings
 
@@ -69,6 +70,7 @@ def load_trained(path: Path, device: str | None = None) -> Trained:
     settings = Settings.from_json(about["settings"])
     if device is not None:
         settings = settings.with_changes({"device": device})
+    own_methods.recall(path, settings.method)
     method = parse(settings.method, settings.fields)
     # The file has the weights; those the training began with need not be at hand.
     net = build_net(settings.with_changes({"weights": "none"}), method, len(about["classes"]))

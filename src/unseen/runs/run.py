@@ -20,9 +20,12 @@ from typing import Any, TypeVar
 import torch
 
 from unseen.core.platform import Kernels, prepare_process, source_version
+from unseen.core.shown import Row, Shown
 from unseen.core.tensors import load, snapshot
+from unseen.core.terminal import duration, percent
 from unseen.core.types import ClientId, Engine, Held, ImageSet, Server, Share, Site, Tensors
 from unseen.core.updates import stepped_state
+from unseen.core.words import megabytes
 from unseen.data.augment import augment
 from unseen.data.domains import DomainIndex
 from unseen.data.split import make_sites, partition
@@ -33,7 +36,8 @@ from unseen.federation.measure import Score, examine, measure
 from unseen.federation.server import Evaluation, Round, evaluate, federate
 from unseen.method import Method
 from unseen.nets.net import Net
-from unseen.registry import parse
+from unseen.registry import check_not_reading, parse
+from unseen.runs import own_methods
 from unseen.runs.directory import RunDirectory
 from unseen.runs.images import index_of, store_of
 from unseen.runs.model import Trained, build_net, load_trained
@@ -118,8 +122,8 @@ def assemble(planned: PlannedRun, data: RunData) -> Assembly:
     return Assembly(planned.settings, planned.method, data, net, planned.method.share(net))
 
 
-@dataclass
-class Result:
+@dataclass(repr=False)
+class Result(Shown):
     """A finished run. `accuracy` is on the unseen domain, as a fraction."""
 
     record: RunResult
@@ -148,6 +152,47 @@ class Result:
             self._trained = load_trained(self.directory)
         return self._trained
 
+    def lines(self) -> list[str]:
+        about = self.record
+        unseen = "" if about.target == NO_TARGET else f"unseen accuracy {percent(about.accuracy)}{about.mark}, "
+        return [
+            f"{self.settings.method} on {about.data}, {self.settings.left_out}, seed {about.seed}, protocol {about.protocol}",
+            f"{unseen}in-domain {percent(about.in_domain_accuracy)}; round {about.selected_round} of {about.rounds}, "
+            f"chosen by {about.selection}",
+            f"last round: unseen {percent(about.last_accuracy)}, in-domain {percent(about.last_in_domain_accuracy)}",
+            f"{about.clients} clients sent {megabytes(about.bytes_up)} each per round"
+            + (f", {about.beyond_weights} among it" if about.beyond_weights else ""),
+            f"{duration(about.seconds)}"
+            + (f"; {self.directory}" if self.directory is not None else "; not kept on disk"),
+        ]
+
+    def rows(self) -> list[Row]:
+        """A row per round. Validation of the last round is in the result itself."""
+        measured = [line.validation for line in self.rounds] + [self.record.validation_last]
+        validated = {v.round: v.accuracy for v in measured if v is not None}
+        return [
+            {
+                "round": line.round,
+                "loss": line.loss,
+                "validation": validated.get(line.round),
+                "unseen": line.unseen.accuracy if line.unseen is not None else None,
+                "bytes_up": sum(line.bytes_up.values()),
+                "bytes_down": sum(line.bytes_down.values()),
+            }
+            for line in self.rounds
+        ]
+
+    def draw(self, axes: Any) -> None:
+        """Accuracy over the rounds, in %."""
+        rows = self.rows()
+        for name, words in (("validation", "sources' validation"), ("unseen", f"unseen: {self.record.target}")):
+            points = [(row["round"], 100 * row[name]) for row in rows if row[name] is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=words)
+        axes.axvline(self.record.selected_round, color="#999999", linewidth=1, linestyle=":")
+        axes.set(xlabel="round", ylabel="accuracy (%)", title=self.settings.method)
+        axes.legend(frameon=False)
+
 
 def run(
     planned: PlannedRun,
@@ -159,7 +204,9 @@ def run(
 ) -> Result:
     """Carry a run out, or go on with it, or read its result if it is finished. Without a directory nothing is kept."""
     watcher, settings = watcher or Silent(), planned.settings
+    check_not_reading()
     if directory is not None and directory.finished and (record := directory.result()) is not None:
+        own_methods.check(directory.path, settings.method)
         return Result(record, directory.rounds(), directory.settings(), directory.path)
     with contextlib.ExitStack() as stack:
         kernels = prepare_process(settings.plan.precision, settings.plan.device)  # before torch computes

@@ -1,0 +1,45 @@
+"""Methods as their papers write them, and one colour for each: the same in every table, figure and report.
+
+A method that is not here (yours, say) is called by its name on the command line and has a colour by that name.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+TITLES = {
+    "adapter": "Adapters", "afl": "AFL", "bin": "BIN", "ccst": "CCST", "copa": "COPA", "coral": "CORAL",
+    "csac": "CSAC", "dann": "DANN", "doprompt": "DoPrompt", "dson": "DSON", "dsu": "DSU", "elcfs": "ELCFS",
+    "erm": "ERM", "fedadagrad": "FedAdagrad", "fedadam": "FedAdam", "fedadg": "FedADG", "fedavg": "FedAvg",
+    "fedavgm": "FedAvgM", "fedbn": "FedBN", "fedfd": "FedFD", "fedfd-a": "FedFD-A", "fedgma": "FedGMA",
+    "fednova": "FedNova", "fedomg": "FedOMG", "fedproto": "FedProto", "fedprox": "FedProx", "fedsam": "FedSAM",
+    "fedsr": "FedSR", "fedyogi": "FedYogi", "fpl": "FPL", "ga": "GA", "gperxan": "gPerXAN", "groupdro": "GroupDRO",
+    "guide": "guiding head", "ibn": "IBN", "irm": "IRM", "jigen": "JiGen", "l2d": "L2D", "mixstyle": "MixStyle",
+    "mixup": "Mixup", "mmd": "MMD", "moon": "MOON", "qfedavg": "q-FedAvg", "randaug": "RandAugment",
+    "randconv": "RandConv", "rsc": "RSC", "scaffold": "SCAFFOLD", "selfreg": "SelfReg", "sfa": "SFA",
+    "silobn": "SiloBN", "stablefdg": "StableFDG", "vrex": "V-REx",
+}  # fmt: skip
+
+COLOURS = 10  # of the page's style sheet: .c0 to .c9
+# The methods that are compared most are told apart at a glance; FedAvg, which all are compared with, is grey.
+FIXED = {"fedavg": 7, "fedfd-a": 1, "fedfd": 0, "gperxan": 2, "stablefdg": 3, "fedadg": 4, "ga": 6, "elcfs": 5, "fedbn": 8,
+         "silobn": 9}  # fmt: skip
+
+
+def titled(label: str) -> str:
+    """`fedbn+ga (step=0.1) *` -> `FedBN+GA (step=0.1) *`: the names become the papers', the rest stays."""
+    match = re.match(r"[A-Za-z0-9_+-]+", label)
+    if match is None:
+        return label
+    parts = match[0].split("+")
+    if not all(part in TITLES for part in parts):
+        return label
+    return "+".join(TITLES[part] for part in parts) + label[match.end() :]
+
+
+def colour_of(label: str) -> int:
+    """The colour of a row: its method's own, another one for changed fields; the same in every report."""
+    if label in FIXED:
+        return FIXED[label]
+    return zlib.crc32(label.encode()) % COLOURS
