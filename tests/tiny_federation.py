@@ -54,8 +54,8 @@ class Federation:
             return list(federate(self.method, self.share, plan, engine, self.server, self.ledger))
 
     def accuracy(self) -> float:
-        """Of the server's model on new images."""
-        load(self.net, {**self.runner.initial, **self.server.state})
+        """Of the model that is kept, on new images."""
+        load(self.net, {**self.runner.initial, **self.method.evaluated(self.server)})
         return measure(self.method.predict, self.net, random_images(48, seed=77), self.plan).accuracy
 
 

@@ -81,6 +81,8 @@ class Method:
     """FedAvg. Override a verb to differ from it."""
 
     name: ClassVar[str] = ""  # on the command line; set by the registry from the file's name
+    year: ClassVar[int] = 0  # of the publication
+    family: ClassVar[str] = ""  # the idea it shares with others: one of `methods.FAMILIES`
     traits: ClassVar[Traits] = Traits()  # read them by `about`, which knows the fields
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # for each value of the field `variant`: what it sets
     ranges: ClassVar[Mapping[str, Range]] = {}  # at most two fields that `unseen tune` may change, and how far
@@ -186,6 +188,13 @@ class Method:
             mean.add(reply.state, weigh(reply))
         return {**server.state, **mean.result()}
 
+    def evaluated(self, server: Server) -> Tensors:
+        """The model of the last finished round as it is validated, tested and kept. Training goes on from `server.state`.
+
+        The state itself costs no message of its own; another model is sent to the clients once more to be measured.
+        """
+        return server.state
+
     # --- at test time --------------------------------------------------------------------------------------------
     def predict(self, net: Net, x: Tensor) -> Tensor:
         """Logits. Must not depend on the other images of the batch."""
@@ -198,7 +207,7 @@ class Method:
 
 
 # --- composition -----------------------------------------------------------------------------------------------------
-ONE_OWNER = ("loss", "step", "weigh", "merge", "predict")
+ONE_OWNER = ("loss", "step", "weigh", "merge", "evaluated", "predict")
 
 
 def overrides(part: Method, verb: str) -> bool:
@@ -244,8 +253,8 @@ class Composed(Method):
     """Several methods at once: `fedbn+fedfd+ga`.
 
     build, prepare, augment, gradient: in order. share: intersection. penalty: sum. survey, brief, report, hear, and memory,
-    scratch and optimizers but the main one: each part in its own scope. loss, step, weigh, merge, predict: one owner at
-    most, else an error naming both.
+    scratch and optimizers but the main one: each part in its own scope. loss, step, weigh, merge, evaluated, predict: one
+    owner at most, else an error naming both.
     """
 
     parts: tuple[Method, ...] = ()
@@ -367,6 +376,10 @@ class Composed(Method):
                 yield self._reply_for(part, reply)
 
         return part.merge(self._server_for(part, server), views(), lambda reply: weigh(originals[reply.client]))
+
+    def evaluated(self, server: Server) -> Tensors:
+        part = self._owner("evaluated")
+        return part.evaluated(self._server_for(part, server))
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         return self._owner("predict").predict(net, x)

@@ -38,7 +38,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Round:
-    """What happened in one round. `server` already holds the new state; `before` is the state the round began with."""
+    """What happened in one round. `server` already holds the new state; `before` is the model that the round before kept."""
 
     round: int
     before: Tensors
@@ -103,28 +103,32 @@ def federate(
     while server.round < plan.rounds:
         number = server.round + 1
         chosen = sample(clients, plan, number)
-        evaluate = plan.server_selection == "validation" and server.round > 0
+        asked = plan.server_selection == "validation" and server.round > 0
+        model = method.evaluated(server)
         exchange = Exchange(engine, ledger, pick(server.state, share.up))
-        states = {client: _state_for(client, method, share, server, evaluate) for client in chosen}
+        states = {client: _state_for(client, method, share, server, asked) for client in chosen}
         surveys = _surveys(method, exchange, states, number)
         briefs = method.brief(server, surveys, chosen)
         orders = {
             # Who answered the survey has the model already: it travels once a round.
-            client: Order("train", number, {} if client in surveys else state, dict(briefs.get(client, {})), evaluate)
+            client: Order("train", number, {} if client in surveys else state, dict(briefs.get(client, {})), asked)
             for client, state in states.items()
         }
-        if evaluate:
+        evaluation = None
+        if asked and model is not server.state:  # what the clients receive is not what is kept: they measure both
+            evaluation = evaluate(engine, model, number, ledger)
+        elif asked:
             orders |= {c: Order("evaluate", number, server.state) for c in clients if c not in orders}
             orders = {client: orders[client] for client in clients}
         # Replies are heard in a copy: orders on their way hold the old state, and a round that fails leaves no trace.
         new = replace(server, state=dict(server.state), memory=dict(server.memory))
         state = method.merge(new, _enough(method, new, exchange, orders, plan), partial(method.weigh, new))
-        before, server.state, server.memory, server.round = server.state, state, new.memory, number
+        server.state, server.memory, server.round = state, new.memory, number
         server.met |= set(exchange.metrics)
         yield Round(
             number,
-            before,
-            Evaluation(number - 1, exchange.scores) if evaluate else None,
+            model,
+            Evaluation(number - 1, evaluation.clients if evaluation else exchange.scores) if asked else None,
             exchange.metrics,
             exchange.bytes_up,
             exchange.bytes_down,

@@ -300,8 +300,9 @@ class Execution:
         asked = plan.test_every and (round % plan.test_every == 0 or round == plan.rounds)
         if not (asked or selection.rule == "oracle"):
             return None
-        score = self._on_target(measure, server.state) or NOT_TESTED
-        if selection.tested(round, server.state, score.accuracy):
+        model = self.assembly.method.evaluated(server)
+        score = self._on_target(measure, model) or NOT_TESTED
+        if selection.tested(round, model, score.accuracy):
             self.directory.save_best(selection)
         return UnseenScore(round, number(score.accuracy), number(score.loss))
 
@@ -328,18 +329,19 @@ class Execution:
 
     def _finish(self, server: Server, selection: Selection, ledger: Ledger, started: float) -> RunResult:
         assembly, settings = self.assembly, self.assembly.settings
-        last = evaluate(self.engine, server.state, server.round, ledger)
-        self._select(selection, last, server.state)
-        selection.finished(server.round, server.state)
+        model = assembly.method.evaluated(server)
+        last = evaluate(self.engine, model, server.round, ledger)
+        self._select(selection, last, model)
+        selection.finished(server.round, model)
         images: Held = "test" if settings.data.in_domain_test > 0 else "validation"
         last_in_domain = (
-            last if images == "validation" else evaluate(self.engine, server.state, server.round, ledger, images)
+            last if images == "validation" else evaluate(self.engine, model, server.round, ledger, images)
         )
         score, measured = self._on_target(examine, selection.state) or (NOT_TESTED, None)
         in_domain, last_score = last_in_domain, score
         if selection.round != server.round:
             in_domain = evaluate(self.engine, selection.state, selection.round, ledger, images)
-            last_score = self._on_target(measure, server.state) or NOT_TESTED
+            last_score = self._on_target(measure, model) or NOT_TESTED
         result = RunResult(
             method=settings.method,
             fields=settings.fields,

@@ -1,14 +1,17 @@
-"""The head of another state on this net's features: the guiding regulariser's received one, COPA's of other clients."""
+"""The head of another state on this net's features (the received one, other clients'), and the gradient at a head."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
 from unseen.core.errors import UserError
-from unseen.core.tensors import unprefixed
+from unseen.core.tensors import prefixed, unprefixed
+from unseen.core.types import Memory, Reply, Tensors
 from unseen.nets.net import Net
 
 
@@ -28,3 +31,24 @@ def logits_under(net: Net, state: Mapping[str, Tensor], features: Tensor) -> Ten
     frozen = {key: given[key].detach().to(features.device) for key in wanted}
     logits: Tensor = functional_call(net.head, frozen, (features,))
     return logits
+
+
+def head_slopes(net: Net, features: Tensor, labels: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensors:
+    """The gradient of the cross-entropy by the head's tensors, or by those given in their place. It can be part of a loss."""
+    tensors = dict(net.head.named_parameters())
+    if weights is not None:
+        tensors = {key: weights[key].detach().to(features.device).requires_grad_() for key in tensors}
+    risk = cross_entropy(functional_call(net.head, tensors, (features,)), labels)
+    slopes = torch.autograd.grad(risk, list(tensors.values()), create_graph=features.requires_grad)
+    return dict(zip(tensors, slopes, strict=True))
+
+
+def remember_head(memory: Memory, reply: Reply) -> None:
+    """The server keeps the head that a client sent last. Call it in `hear`; a head that stays on its client is not there."""
+    memory.update(prefixed(f"{reply.client}/", unprefixed("head.", reply.state)))
+
+
+def remembered_heads(memory: Mapping[str, Tensor]) -> list[Tensors]:
+    """The heads in a memory, or in a brief that was made of it, in the clients' order."""
+    clients = sorted({key.rpartition("/")[0] for key in memory})
+    return [unprefixed(f"{client}/", memory) for client in clients]
