@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import unseen
+from unseen.cli import app
 from unseen.experiments.collect import collect
+from unseen.methods import OWN_FILES
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "own_method.py"
@@ -36,20 +39,30 @@ def unseen_with(file: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, cwd=file.parent)
 
 
+def shown_with(monkeypatch: pytest.MonkeyPatch, file: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, for commands that compute nothing."""
+    monkeypatch.setattr("unseen.registry._own", {})
+    monkeypatch.setenv(OWN_FILES, "")  # so that what the command sets is taken back
+    monkeypatch.setenv("COLUMNS", "200")
+    found = CliRunner().invoke(app, ["--with", str(file), *words])
+    return subprocess.CompletedProcess([], found.exit_code, found.stdout, found.stderr)
+
+
 def test_an_own_file_is_benched_beside_the_others(tmp_path: Path) -> None:
-    """In processes of its own, two runs at once: they must find the file too."""
+    """In processes of their own, two runs at once: they must find the file too."""
     tiny = ["--rounds", 1, "--local-steps", 1, "--test-every", 0, "--targets", "ink", "--workers", 2]
-    done = unseen_with(
-        EXAMPLE, "bench", "--methods", "fedavg,fednudge,fedbn+fednudge:strength=0.5", *tiny, "--out", tmp_path
-    )
+    done = unseen_with(EXAMPLE, "bench", "--methods", "fedavg,fedbn+fednudge:strength=0.5", *tiny, "--out", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     (group,) = collect(tmp_path).groups
-    assert [row.label for row in group.rows] == ["fedavg", "fednudge", "fedbn+fednudge (fednudge.strength=0.5)"]
-    shown = unseen_with(EXAMPLE, "methods", "fednudge").stdout
-    assert "strength = 0.1 (float): weight of the entropy of the predictions" in shown
+    assert [row.label for row in group.rows] == ["fedavg", "fedbn+fednudge (fednudge.strength=0.5)"]
 
 
-def test_two_files_of_one_name_are_two(tmp_path: Path) -> None:
+def test_an_own_file_is_shown_as_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = shown_with(monkeypatch, EXAMPLE, "methods", "fednudge")
+    assert "strength = 0.1 (float): weight of the entropy of the predictions" in done.stdout
+
+
+def test_two_files_of_one_name_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = (
         "from typing import ClassVar\nfrom unseen import Method\nclass M(Method):\n    name: ClassVar[str] = '{}'\n"
     )
@@ -57,7 +70,7 @@ def test_two_files_of_one_name_are_two(tmp_path: Path) -> None:
     for file in files:
         file.parent.mkdir()
         file.write_text(f'"""What {file.parent.name} is. 2026."""\n' + method.format(f"of-{file.parent.name}"))
-    shown = unseen_with(files[0], "--with", files[1], "methods").stdout
+    shown = shown_with(monkeypatch, files[0], "--with", str(files[1]), "methods").stdout
     assert "What one is. 2026." in shown and "What two is. 2026." in shown
 
 
@@ -73,11 +86,13 @@ def test_two_files_of_one_name_are_two(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_bad_file_is_one_sentence(content: str | None, said: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_one_sentence(
+    content: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "mine.py"
     if content is not None:
         file.write_text(content)
-    done = unseen_with(file, "methods")
+    done = shown_with(monkeypatch, file, "methods")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("Error: ") and said in done.stderr and "Traceback" not in done.stderr
     assert str(file) in done.stderr
