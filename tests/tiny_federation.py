@@ -15,6 +15,7 @@ from unseen.core.tensors import load, snapshot
 from unseen.core.types import Server, Tensors
 from unseen.core.updates import stepped_state
 from unseen.engines.local import LocalEngine
+from unseen.federation.checks import Checks
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
@@ -51,7 +52,10 @@ class Federation:
     def run(self, rounds: int | None = None) -> list[Round]:
         plan = self.plan if rounds is None else replace(self.plan, rounds=rounds)
         with LocalEngine(self.runner, self.clients, self.workers) as engine:
-            return list(federate(self.method, self.share, plan, engine, self.server, self.ledger))
+            return list(federate(self.method, self.share, plan, engine, self.server, self.ledger, self.checks(plan)))
+
+    def checks(self, plan: Plan) -> Checks:
+        return Checks.of(self.method, self.net, self.share, plan)
 
     def accuracy(self) -> float:
         """Of the model that is kept, on new images."""

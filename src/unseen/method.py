@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.core.errors import UserError, unknown
+from unseen.core.forms import ANYTHING, Asked, Forms
 from unseen.core.tensors import RunningMean, prefixed, unprefixed
 from unseen.core.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
 from unseen.nets.net import Net
@@ -170,8 +171,19 @@ class Method:
         return {}
 
     # --- on the server -------------------------------------------------------------------------------------------
+    def forms(self, asked: Asked) -> Forms:
+        """Names, shapes and dtypes of all that `survey` and `report` send: the server refuses everything else.
+
+        A method that says nothing here, and tells something, is heard with whatever it tells.
+        """
+        return ANYTHING if overrides(self, "survey") or overrides(self, "report") else Forms()
+
+    def admit(self, server: Server, replies: Iterable[Reply]) -> Iterable[Reply]:
+        """Change or leave out replies before they are heard and merged: bound an update, drop the odd one out."""
+        return replies
+
     def hear(self, server: Server, reply: Reply) -> None:
-        """Note what one good train reply says, before `merge` sees it: in `server.memory`, or as a new tensor in
+        """Note what one admitted train reply says, before `merge` sees it: in `server.memory`, or as a new tensor in
         `server.state`. Never change a tensor in place: messages may still hold it."""
 
     def weigh(self, server: Server, reply: Reply) -> float:
@@ -252,9 +264,9 @@ class ScopedMapping(MutableMapping[str, V]):
 class Composed(Method):
     """Several methods at once: `fedbn+fedfd+ga`.
 
-    build, prepare, augment, gradient: in order. share: intersection. penalty: sum. survey, brief, report, hear, and memory,
-    scratch and optimizers but the main one: each part in its own scope. loss, step, weigh, merge, evaluated, predict: one
-    owner at most, else an error naming both.
+    build, prepare, augment, gradient, admit: in order. share: intersection. penalty: sum. survey, brief, report, forms,
+    hear, and memory, scratch and optimizers but the main one: each part in its own scope. loss, step, weigh, merge,
+    evaluated, predict: one owner at most, else an error naming both.
     """
 
     parts: tuple[Method, ...] = ()
@@ -353,6 +365,18 @@ class Composed(Method):
         for part in self.parts:
             statistics |= prefixed(f"{part.name}/", part.report(self._work_for(part, work)))
         return statistics
+
+    def forms(self, asked: Asked) -> Forms:
+        total = Forms()
+        for part in self.parts:
+            own = part.forms(asked)
+            total += (own if part.surveys(asked.round) else replace(own, survey={})).below(f"{part.name}/")
+        return total
+
+    def admit(self, server: Server, replies: Iterable[Reply]) -> Iterable[Reply]:
+        for part in self.parts:
+            replies = part.admit(self._server_for(part, server), replies)
+        return replies
 
     def hear(self, server: Server, reply: Reply) -> None:
         for part in self.parts:

@@ -16,9 +16,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from unseen.core.types import Order, Reply, Tensors
 from unseen.engines.flower.records import (
     ArrayPacker,
+    Hello,
     Unreadable,
     order_content,
     read_arrays,
+    read_hello,
     read_order,
     read_reply,
     reply_content,
@@ -96,9 +98,18 @@ BAD = {
         "kind",
     ),
     "list as a metric": (RecordDict({**dict(good()), "metrics": MetricRecord({"loss": [1.0]})}), "loss"),
-    "nonsense score": (
-        RecordDict({**dict(good()), "metrics": MetricRecord({"received.examples": float("nan")})}),
-        "score",
+    "text that is nested too deeply": (
+        RecordDict({**dict(good()), "state.layout": ConfigRecord({"layout": "[" * 200_000})}),
+        "names and shapes",
+    ),
+    "no numbers, in a shape that nobody can count": (
+        RecordDict(
+            {
+                **dict(good()),
+                "state.layout": ConfigRecord({"layout": json.dumps([*FINE, ["x", "float32", [2**62, 2**62, 0]]])}),
+            }
+        ),
+        "no tensor has",
     ),
     "layout is no JSON": (
         RecordDict({**dict(good()), "state.layout": ConfigRecord({"layout": "["})}),
@@ -125,3 +136,22 @@ def test_a_reply_that_is_none_is_refused_by_a_sentence(case: str) -> None:
 def test_the_arrays_own_dtype_counts_not_the_claimed_one() -> None:
     content = swapped(Array("float32", (6,), "numpy.ndarray", Array(np.zeros(6)).data))
     assert read_arrays(content, "state")["w"].dtype == torch.float64  # which the server's check then refuses by name
+
+
+WRONG_HELLOS = {
+    "nothing": RecordDict({}),
+    "a number as classes": RecordDict({"hello": ConfigRecord({"site": "east", "classes": 5})}),
+    "numbers as classes": RecordDict({"hello": ConfigRecord({"site": "east", "classes": [1, 2]})}),
+    "a number as site": RecordDict({"hello": ConfigRecord({"site": 7, "classes": ["cat"]})}),
+    "a list as site": RecordDict({"hello": ConfigRecord({"site": ["east"], "classes": ["cat"]})}),
+    "a long name": RecordDict({"hello": ConfigRecord({"site": "east", "classes": ["c" * 251]})}),
+    "another record": RecordDict({"hello": MetricRecord({"site": 1.0})}),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_HELLOS)
+def test_a_wrong_hello_keeps_its_node_out_and_harms_nobody(what: str) -> None:
+    assert "hello is not one" in read_hello(WRONG_HELLOS[what]).sentence
+    fine = RecordDict({"hello": ConfigRecord({"site": "east", "classes": ["cat", "dog"]})})
+    assert read_hello(fine) == Hello("east", ("cat", "dog"))
+    assert read_hello(RecordDict({"hello": ConfigRecord({"sentence": "No folder."})})).sentence == "No folder."

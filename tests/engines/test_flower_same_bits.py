@@ -14,6 +14,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[flower]")
 pytest.importorskip("ray", reason="Ray is not installed: pip install unseen[flower]")
 
+import unseen
 from tests.engines.bits import assert_same, final
 from tests.engines.deployment import BIN, Federation, free_ports
 from tests.engines.sites import SITES, small
@@ -64,6 +65,8 @@ def test_what_a_site_keeps_is_on_its_own_disk(federation: Federation) -> None:
     for site in SITES:
         own = federation.folder / "keep" / site / directory.name / site
         assert sorted(path.name for path in own.iterdir()) == ["000001.safetensors", "000002.safetensors"]
+        log = unseen.verify_ledger(own.parent)  # its own, beside the coordinator's
+        assert log.fault == "" and log.entries >= 3
     assert not (directory / "clients").exists()
 
 

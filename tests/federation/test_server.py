@@ -11,8 +11,9 @@ import torch
 from tests.tiny_work import PLAN
 from unseen.core.errors import UserError
 from unseen.core.types import Order, Reply, Server, Share
+from unseen.federation.checks import faults
 from unseen.federation.ledger import Ledger
-from unseen.federation.server import evaluate, faults, federate, sample
+from unseen.federation.server import evaluate, federate, sample
 from unseen.method import Method
 
 STATE = {"w": torch.tensor([0.0, 0.0]), "n": torch.tensor(0)}

@@ -13,6 +13,7 @@ from typing import Literal
 from unseen.core.options import option
 from unseen.core.words import PEEKS
 
+MANY = 10**9  # of rounds, steps, images: nobody means more
 BUDGET, OPTIMIZER, SELECTION, HOW = "Budget", "Optimizer", "Selection and testing", "How"
 
 
@@ -60,14 +61,18 @@ class OptimizerPlan:
 class Plan:
     """The budget of a run."""
 
-    rounds: int = option(10, "Rounds.", panel=BUDGET, least=1)
-    batch_size: int = option(32, "Images per step; BatchNorm needs two.", panel=BUDGET, least=2)
+    rounds: int = option(10, "Rounds.", panel=BUDGET, least=1, most=MANY)
+    batch_size: int = option(32, "Images per step; BatchNorm needs two.", panel=BUDGET, least=2, most=MANY)
     keep_last: bool = option(False, "Train also on the images that are left over in an epoch.", panel=BUDGET)
     optimizer: OptimizerPlan = field(default_factory=OptimizerPlan)
     seed: int = 0
-    local_epochs: int | None = option(1, "Local epochs per round.", panel=BUDGET, least=1)
-    local_steps: int | None = option(None, "Local steps per round, instead of epochs.", panel=BUDGET, least=1)
-    participation: float = option(1.0, "Clients in a round: a fraction up to 1, or a number.", panel=BUDGET, above=0)
+    local_epochs: int | None = option(1, "Local epochs per round.", panel=BUDGET, least=1, most=MANY)
+    local_steps: int | None = option(
+        None, "Local steps per round, instead of epochs.", panel=BUDGET, least=1, most=MANY
+    )
+    participation: float = option(
+        1.0, "Clients in a round: a fraction up to 1, or a number.", panel=BUDGET, above=0, most=MANY
+    )
     client_selection: Literal["last", "best"] = option(
         "last", "Local model that a client uploads: last or best.", panel=SELECTION
     )
@@ -84,6 +89,9 @@ class Plan:
     device: str = option("cpu", "auto, cpu, cuda, cuda:NUMBER or mps. (default: auto)", panel=HOW)
     augmentation: Augmentation = option("none", "Changes to the training images, as in a paper.", panel=BUDGET)
     minimum_clients: int = option(1, "A round with fewer good replies is an error.", panel=HOW, least=1)
+    most_images: int = option(
+        100_000_000, "A client that counts more training images is refused.", panel=HOW, least=1, most=10**15
+    )
     test_every: int = option(
         0, "Rounds between two tests on the unseen domain, for the curve only; 0: none.", panel=SELECTION, least=0
     )

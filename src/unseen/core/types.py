@@ -64,6 +64,7 @@ class Reply:
     state: Tensors = field(default_factory=dict)  # the model's share
     report: Tensors = field(default_factory=dict)  # what the method tells beyond the model
     metrics: Metrics = field(default_factory=dict)
+    sender: str = ""  # who brought it, as the engine knows them and not as they call themselves: a node's id
 
 
 @dataclass
@@ -76,6 +77,7 @@ class Server:
     rounds: int = 0  # of the whole run
     memory: Memory = field(default_factory=dict)
     met: set[ClientId] = field(default_factory=set)  # clients that have trained: they hold what is theirs
+    enrolled: dict[ClientId, int] = field(default_factory=dict)  # training images that each client began with
     stepped: frozenset[str] | None = None  # state that clients load, train and send; not saved, the net says it anew
 
 

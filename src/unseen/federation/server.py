@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from unseen.core.errors import UserError
 from unseen.core.plan import Plan
 from unseen.core.seeding import numpy_generator
-from unseen.core.tensors import pick
+from unseen.core.tensors import pick, prefixed
 from unseen.core.types import ClientId, Engine, Held, Metrics, Order, Reply, Server, Share, Tensors
+from unseen.federation.audit import AuditLog, told
+from unseen.federation.checks import Checks, check_merged, faults, update_norm
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import Score
 from unseen.method import Method
@@ -48,6 +49,7 @@ class Round:
     bytes_down: dict[ClientId, int]
     refused: list[str]  # sentences: whose update was not merged, and why
     missing: list[ClientId]  # asked, but no reply came
+    left_out: list[ClientId] = field(default_factory=list)  # good replies that the method itself did not admit
 
     @property
     def loss(self) -> float:
@@ -61,11 +63,16 @@ class Exchange:
 
     engine: Engine
     ledger: Ledger
-    expected: Mapping[str, Tensor]
+    server: Server
+    expected: Mapping[str, Tensor] = field(default_factory=dict)
+    checks: Checks = field(default_factory=Checks)
+    audit: AuditLog = field(default_factory=AuditLog)
     metrics: dict[ClientId, Metrics] = field(default_factory=dict)
     scores: dict[ClientId, Score] = field(default_factory=dict)
     bytes_up: dict[ClientId, int] = field(default_factory=dict)
     bytes_down: dict[ClientId, int] = field(default_factory=dict)
+    enrolled: dict[ClientId, int] = field(default_factory=dict)  # those that were new in this exchange
+    norms: dict[ClientId, float] = field(default_factory=dict)  # of the good updates
     refused: list[str] = field(default_factory=list)
     missing: list[ClientId] = field(default_factory=list)
 
@@ -77,35 +84,68 @@ class Exchange:
         for reply in self.engine.ask(orders):
             answered.add(reply.client)
             self.bytes_up[reply.client] = self.bytes_up.get(reply.client, 0) + self.ledger.received(reply)
-            fault = faults(reply, orders[reply.client], self.expected)
+            order = orders[reply.client]
+            known = {**self.server.enrolled, **self.enrolled}.get(reply.client)
+            fault = faults(reply, order, self.expected, self.checks, known)
+            norm = update_norm(self.server, reply) if reply.kind == "train" and not fault else None
+            self._note(reply, order, fault, norm)
             if fault:
-                self.refused.append(
-                    f'The reply of client "{reply.client}" in round {reply.round} was not merged: {fault}.'
-                )
+                self.refuse(reply, fault)
                 continue
+            if reply.kind != "evaluate":
+                self.enrolled.setdefault(reply.client, reply.num_examples if known is None else known)
             if "received.examples" in reply.metrics:
                 self.scores[reply.client] = _score(reply.metrics)
-            if reply.kind == "train":
-                self.metrics[reply.client] = reply.metrics
+            if norm is not None:
+                self.metrics[reply.client], self.norms[reply.client] = reply.metrics, norm
             yield reply
-        self.missing += [client for client in orders if client not in answered]
+        silent = [client for client in orders if client not in answered]
+        for client in silent:
+            self.audit.note("silence", round=orders[client].round, client=client, asked=orders[client].kind)
+        self.missing += silent
+
+    def _note(self, reply: Reply, order: Order, fault: str, norm: float | None) -> None:
+        self.audit.note(
+            "reply",
+            round=order.round,
+            client=reply.client,
+            sender=reply.sender,
+            asked=order.kind,
+            sent=told({**prefixed("state/", order.state), **prefixed("brief/", order.brief)}),
+            got=told({**prefixed("state/", reply.state), **prefixed("report/", reply.report)}),
+            images=reply.num_examples,
+            norm=norm,
+            refused=fault or None,
+        )
+
+    def refuse(self, reply: Reply, fault: str) -> None:
+        self.metrics.pop(reply.client, None)
+        self.norms.pop(reply.client, None)
+        self.refused.append(f'The reply of client "{reply.client}" in round {reply.round} was not merged: {fault}.')
 
 
 def federate(
-    method: Method, share: Share, plan: Plan, engine: Engine, server: Server, ledger: Ledger
+    method: Method,
+    share: Share,
+    plan: Plan,
+    engine: Engine,
+    server: Server,
+    ledger: Ledger,
+    checks: Checks | None = None,
+    audit: AuditLog | None = None,
 ) -> Iterator[Round]:
     """Rounds after `server.round` up to the plan's last. Updates `server` and yields after each round.
 
     A model is evaluated by the same message that opens the next round: one exchange per round, on every engine.
     """
-    clients = list(engine.clients())
+    clients, checks, audit = list(engine.clients()), checks or Checks(most_images=plan.most_images), audit or AuditLog()
     server.rounds = plan.rounds
     while server.round < plan.rounds:
         number = server.round + 1
         chosen = sample(clients, plan, number)
         asked = plan.server_selection == "validation" and server.round > 0
         model = method.evaluated(server)
-        exchange = Exchange(engine, ledger, pick(server.state, share.up))
+        exchange = Exchange(engine, ledger, server, pick(server.state, share.up), checks, audit)
         states = {client: _state_for(client, method, share, server, asked) for client in chosen}
         surveys = _surveys(method, exchange, states, number)
         briefs = method.brief(server, surveys, chosen)
@@ -116,15 +156,20 @@ def federate(
         }
         evaluation = None
         if asked and model is not server.state:  # what the clients receive is not what is kept: they measure both
-            evaluation = evaluate(engine, model, number, ledger)
+            evaluation = evaluate(engine, model, number, ledger, audit=audit)
         elif asked:
             orders |= {c: Order("evaluate", number, server.state) for c in clients if c not in orders}
             orders = {client: orders[client] for client in clients}
         # Replies are heard in a copy: orders on their way hold the old state, and a round that fails leaves no trace.
         new = replace(server, state=dict(server.state), memory=dict(server.memory))
-        state = method.merge(new, _enough(method, new, exchange, orders, plan), partial(method.weigh, new))
+        heard = _Heard(method, new, exchange, plan)
+        state = method.merge(new, heard.admitted(orders), partial(method.weigh, new))
+        check_merged(number, state, checks.variances, exchange.norms)
         server.state, server.memory, server.round = state, new.memory, number
         server.met |= set(exchange.metrics)
+        server.enrolled |= exchange.enrolled
+        left_out = [client for client in exchange.metrics if client not in heard.clients]
+        audit.note("round", round=number, merged=heard.clients, left_out=left_out)
         yield Round(
             number,
             model,
@@ -134,12 +179,20 @@ def federate(
             exchange.bytes_down,
             exchange.refused,
             exchange.missing,
+            left_out,
         )
 
 
-def evaluate(engine: Engine, state: Tensors, round: int, ledger: Ledger, images: Held = "validation") -> Evaluation:
+def evaluate(
+    engine: Engine,
+    state: Tensors,
+    round: int,
+    ledger: Ledger,
+    images: Held = "validation",
+    audit: AuditLog | None = None,
+) -> Evaluation:
     """One state on all clients' validation or test images."""
-    exchange = Exchange(engine, ledger, {})
+    exchange = Exchange(engine, ledger, Server(state), audit=audit or AuditLog())
     orders = {client: Order("evaluate", round, state, images=images) for client in engine.clients()}
     for _ in exchange.replies(orders):
         pass
@@ -177,49 +230,60 @@ def _surveys(
     return {reply.client: reply.report for reply in exchange.replies(orders)}
 
 
-def _enough(
-    method: Method, server: Server, exchange: Exchange, orders: Mapping[ClientId, Order], plan: Plan
-) -> Iterator[Reply]:
-    """The good replies to train orders, each heard as it comes; an error when there are too few to make a round."""
-    good = 0
-    for reply in exchange.replies(orders):
-        if reply.kind == "train":
-            good += 1
-            method.hear(server, reply)
+@dataclass
+class _Heard:
+    """The good replies to train orders on their way to `merge`: admitted by the method, then heard one by one."""
+
+    method: Method
+    server: Server
+    exchange: Exchange
+    plan: Plan
+    clients: list[ClientId] = field(default_factory=list)
+
+    def admitted(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
+        """As they come; an error when there are too few to make a round."""
+        failure: Exception | None = None
+        for reply in self.method.admit(self.server, self._enough(orders)):
+            try:
+                self._hear(reply)
+            except Exception as error:
+                fault = f"hearing it failed with {type(error).__name__}: {error}"
+                self.exchange.refuse(reply, fault)
+                self.exchange.audit.note("refusal", round=reply.round, client=reply.client, refused=fault)
+                failure = error
+                continue
+            self.clients.append(reply.client)
             yield reply
-    if good < max(1, plan.minimum_clients):
+        if not self.clients:
+            raise self._too_few(0) from failure
+
+    def _enough(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
+        good = 0
+        for reply in self.exchange.replies(orders):
+            if reply.kind == "train":
+                good += 1
+                yield reply
+        if good < max(1, self.plan.minimum_clients):
+            raise self._too_few(good)
+
+    def _hear(self, reply: Reply) -> None:
+        """A reply that cannot be heard leaves no trace. In place: the parts of a method hold these mappings already."""
+        kept = [(held, dict(held)) for held in (self.server.state, self.server.memory)]
+        try:
+            self.method.hear(self.server, reply)
+        except Exception:
+            for held, before in kept:
+                held.clear()
+                held.update(before)
+            raise
+
+    def _too_few(self, good: int) -> UserError:
+        exchange, needed = self.exchange, max(1, self.plan.minimum_clients)
         reasons = " ".join(exchange.refused) or f"No reply came from {', '.join(exchange.missing)}."
-        raise UserError(
-            f"Round {server.round + 1} has {good} good updates and needs {max(1, plan.minimum_clients)}. {reasons} "
-            f"If the loss grew without bound, try a smaller --lr."
+        return UserError(
+            f"Round {self.server.round + 1} has {good} good updates and needs {needed}. {reasons} "
+            f"If the loss grew without bound, try a smaller --lr; if one client spoilt the model, `unseen rollback`."
         )
-
-
-def faults(reply: Reply, order: Order, expected: Mapping[str, Tensor]) -> str:
-    """Why a reply cannot be merged, naming the tensor; empty when it can."""
-    if reply.kind != order.kind or reply.round != order.round:
-        return f"it answers {reply.kind} of round {reply.round}, not {order.kind} of round {order.round}"
-    for name, value in reply.report.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            return f'"{name}" of its report holds NaN or infinity'
-    if reply.kind != "train":
-        return ""
-    if reply.num_examples <= 0:
-        return f"it counts {reply.num_examples} training images"
-    for name, like in expected.items():
-        if name not in reply.state:
-            return f'the tensor "{name}" is missing'
-        value = reply.state[name]
-        if value.shape != like.shape:
-            return f'"{name}" has shape {tuple(value.shape)}, not {tuple(like.shape)}'
-        if value.dtype != like.dtype:
-            return f'"{name}" is {value.dtype}, not {like.dtype}'
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            return f'"{name}" holds NaN or infinity'
-    for name in reply.state:
-        if name not in expected:
-            return f'the tensor "{name}" is unknown'
-    return ""
 
 
 def _score(metrics: Metrics) -> Score:

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
+import torch
 from torch import Tensor
 
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.mixture import LEAST, joined, number, on_simplex
 from unseen.core.tensors import unprefixed
 from unseen.core.types import ClientId, Reply, Server, Tensors, Work
@@ -48,6 +50,9 @@ class AFL(Method):
 
     def report(self, work: Work) -> Tensors:
         return {"loss": cast(Tensor, work.scratch["risk"])}
+
+    def forms(self, asked: Asked) -> Forms:
+        return Forms(report={"loss": Form((), torch.float64, least=0.0)})
 
     def hear(self, server: Server, reply: Reply) -> None:
         server.memory[f"loss/{reply.client}"] = reply.report["loss"]

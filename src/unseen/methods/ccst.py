@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 
 from unseen.core.errors import UserError
+from unseen.core.forms import Asked, Form, Forms, UpTo
 from unseen.core.seeding import torch_generator
 from unseen.core.types import ClientId, Server, Tensors, Work
 from unseen.method import Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.style_transfer import (
+    ENCODER,
     EPSILON,
     Restyle,
     RestyledImages,
@@ -81,6 +83,12 @@ class CCST(Method):
         styles = [style_of(part, EPSILON) for part in maps]
         every = Style(*(torch.cat(parts).cpu() for parts in zip(*styles, strict=True)))
         return {"styles": overall(every) if self.bank == "overall" else torch.stack(every, dim=1)}
+
+    def forms(self, asked: Asked) -> Forms:
+        rows = UpTo(self.singles) if self.bank == "single" else 1
+        channels = ENCODER[-1] if self.encoder else asked.net.stage_channels[0]
+        least = torch.tensor([[-torch.inf], [0.0]])  # means may be negative, standard deviations not
+        return Forms(survey={"styles": Form((rows, 2, channels), least=least)})
 
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.tensors import prefixed
 from unseen.core.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
 from unseen.method import Method, Traits
@@ -78,6 +79,9 @@ class COPA(Method):
         for layer in work.net.norms(norms.BIN):
             layer.bound_gate()  # the layer does it before each training pass; this is after the last
         return {"head": self._room(work.net).flat(work.net.state_dict()).cpu()}
+
+    def forms(self, asked: Asked) -> Forms:
+        return Forms(report={"head": Form((self._room(asked.net).rows.shape[1],))})
 
     def hear(self, server: Server, reply: Reply) -> None:
         put_at_seat(server, reply.client, "heads", reply.report["head"])

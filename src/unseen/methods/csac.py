@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.forms import Asked, Forms
 from unseen.core.tensors import load, prefixed, snapshot, unprefixed
 from unseen.core.types import Batch, Reply, Server, Tensors, Work
 from unseen.method import Method, Traits, Weigh
@@ -79,6 +80,9 @@ class CSAC(Method):
             work.memory.update(prefixed("own/", snapshot(work.net)))
         work.memory["rounds"] = torch.tensor(rounds + 1)
         return {}
+
+    def forms(self, asked: Asked) -> Forms:
+        return Forms()  # `report` only keeps something
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
         states = [reply.state for reply in replies]  # all at once: distances are from the mean of all

@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.types import ClientId, Reply, Server, Share, Tensors, Work
 from unseen.method import Method, Traits
 from unseen.nets.net import Net
@@ -60,6 +62,11 @@ class DSON(Method):
 
     def report(self, work: Work) -> Tensors:
         return {"branch": self._room(work.net).flat(work.net.state_dict()).cpu()}
+
+    def forms(self, asked: Asked) -> Forms:
+        room, state, variances = self._room(asked.net), asked.net.state_dict(), asked.net.running_variances()
+        floors = {key: torch.full_like(state[key], 0.0 if key in variances else -torch.inf) for key in room.keys}
+        return Forms(report={"branch": Form((room.rows.shape[1],), least=room.flat(floors).cpu())})
 
     def hear(self, server: Server, reply: Reply) -> None:
         put_at_seat(server, reply.client, "branches", reply.report["branch"])

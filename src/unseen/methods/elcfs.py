@@ -18,6 +18,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from unseen.core.forms import Asked, Form, Forms, UpTo
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
 from unseen.method import Method, Range, Traits
@@ -49,6 +50,12 @@ class ELCFS(Method):
             low_amplitudes(images.batch(part).x.to(work.device), self.size).cpu() for part in torch.split(rows, 64)
         ]
         return {"amplitudes": torch.cat(parts)}
+
+    def forms(self, asked: Asked) -> Forms:
+        side = asked.net.image_size
+        window = low_amplitudes(torch.zeros(1, 3, side, side), self.size).shape[1:]
+        images = UpTo(max(1, int(asked.images * self.fraction)))
+        return Forms(survey={"amplitudes": Form((images, *window), least=0.0)})
 
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.core.errors import UserError
+from unseen.core.forms import Asked, Forms
 from unseen.core.types import Batch, Share, Tensors, Work
 from unseen.method import BY_VARIANT, Method, Range, Traits
 from unseen.nets.net import Net
@@ -234,6 +235,9 @@ class Adapter(WithGlobalStatistics):
     def report(self, work: Work) -> Tensors:
         adapters_of(work.net).references = None
         return {}
+
+    def forms(self, asked: Asked) -> Forms:
+        return Forms()  # `report` only keeps something
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
         with ruled(net, Adapted(net)):

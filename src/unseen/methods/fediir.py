@@ -16,6 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.tensors import RunningMean
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
 from unseen.method import Method, Range, Traits
@@ -47,6 +48,11 @@ class FedIIR(Method):
                 slopes = head_slopes(work.net, features, batch.y.to(work.device))
             mean.add({key: slope.cpu() for key, slope in slopes.items()}, len(rows))
         return {**mean.result(), "images": torch.tensor(float(len(images)))}
+
+    def forms(self, asked: Asked) -> Forms:
+        images = Form((), least=float(asked.images), most=float(asked.images))  # it weighs the client's gradient
+        slopes = {key: Form(tuple(p.shape), p.dtype) for key, p in asked.net.head.named_parameters()}
+        return Forms(survey={**slopes, "images": images})
 
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import torch
 
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.tensors import RunningMean
 from unseen.core.types import Reply, Server, Tensors, Work
 from unseen.method import Method, Traits, Weigh
@@ -32,6 +33,12 @@ class FedNova(Method):
         sent = sorted(work.method.share(work.net).up)
         # Zero for what no optimizer moves: running statistics are not a sum of steps, and are averaged as ever.
         return {"steps": torch.tensor([tau if key in trained else 0.0 for key in sent], dtype=torch.float64)}
+
+    def forms(self, asked: Asked) -> Forms:
+        plan = asked.plan
+        batches = -(-asked.images // min(plan.batch_size, asked.images))  # of an epoch, rounded up
+        most = plan.optimizer.reach(plan.local_steps or batches * (plan.local_epochs or 1))
+        return Forms(report={"steps": Form((len(asked.share.up),), torch.float64, least=0.0, most=most)})
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
         moves, paces, rest = RunningMean(), RunningMean(), RunningMean()

@@ -17,9 +17,10 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.forms import Asked, Forms
 from unseen.core.types import Batch, ClientId, Reply, Server, Tensors, Work
 from unseen.method import Method, Range, Traits
-from unseen.nets.parts.prototypes import gather, own_prototypes, remember, remembered
+from unseen.nets.parts.prototypes import gather, own_prototypes, prototype_forms, remember, remembered
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ class FedProto(Method):
 
     def report(self, work: Work) -> Tensors:
         return own_prototypes(work)
+
+    def forms(self, asked: Asked) -> Forms:
+        return Forms(report=prototype_forms(asked.net))
 
     def hear(self, server: Server, reply: Reply) -> None:
         remember(server.memory, reply.client, reply.report)

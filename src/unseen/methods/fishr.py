@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.errors import UserError
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.types import Batch, ClientId, Reply, Server, Tensors, Work
 from unseen.method import Method, Range, Traits
 
@@ -71,6 +72,9 @@ class Fishr(Method):
     def report(self, work: Work) -> Tensors:
         work.memory["smooth"] = cast(Tensor, work.scratch["smooth"]).cpu()
         return {"smooth": work.memory["smooth"]}
+
+    def forms(self, asked: Asked) -> Forms:
+        return Forms(report={"smooth": Form((asked.net.classes, asked.net.feature_size + 1))})
 
     def hear(self, server: Server, reply: Reply) -> None:
         server.memory[reply.client] = reply.report["smooth"]

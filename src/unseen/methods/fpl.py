@@ -19,9 +19,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.forms import Asked, Forms
 from unseen.core.types import Batch, ClientId, Reply, Server, Tensors, Work
 from unseen.method import Method, Range, Traits
-from unseen.nets.parts.prototypes import first_neighbours, gather, own_prototypes, remember, remembered, stacked
+from unseen.nets.parts.prototypes import (
+    first_neighbours,
+    gather,
+    own_prototypes,
+    prototype_forms,
+    remember,
+    remembered,
+    stacked,
+)
 
 
 def clustered(means: Tensor, counts: Tensor) -> Tensors:
@@ -79,6 +88,9 @@ class FPL(Method):
 
     def report(self, work: Work) -> Tensors:
         return own_prototypes(work)
+
+    def forms(self, asked: Asked) -> Forms:
+        return Forms(report=prototype_forms(asked.net))
 
     def hear(self, server: Server, reply: Reply) -> None:
         remember(server.memory, reply.client, reply.report)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unseen.core.forms import Asked, Forms
 from unseen.core.tensors import prefixed, snapshot, unprefixed
 from unseen.core.types import Batch, Tensors, Work
 from unseen.method import Method, Range
@@ -71,6 +72,9 @@ class Moon(Method):
     def report(self, work: Work) -> Tensors:
         work.memory.update(prefixed("previous/", snapshot(work.net, self._extractor_keys(work.net))))
         return {}
+
+    def forms(self, asked: Asked) -> Forms:
+        return Forms()  # `report` only keeps something
 
     @staticmethod
     def _extractor_keys(net: Net) -> list[str]:

@@ -17,6 +17,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.tensors import RunningMean
 from unseen.core.types import Reply, Server, Tensors, Work
 from unseen.core.updates import advanced, dot, split
@@ -41,6 +42,11 @@ class QFedAvg(Method):
 
     def report(self, work: Work) -> Tensors:
         return {"loss": cast(Tensor, work.scratch["risk"]), "lr": torch.tensor(work.lr, dtype=torch.float64)}
+
+    def forms(self, asked: Asked) -> Forms:
+        optimizer, rounds = asked.plan.optimizer, asked.plan.rounds
+        lr = torch.tensor(optimizer.lr_at(asked.round, rounds), dtype=torch.float64)
+        return Forms(report={"loss": Form((), torch.float64, least=0.0), "lr": Form((), torch.float64, lr, lr)})
 
     def merge(self, server: Server, replies: Iterable[Reply], weigh: Weigh) -> Tensors:
         pulls, resistances, others = RunningMean(), RunningMean(), RunningMean()

@@ -17,6 +17,7 @@ from typing import ClassVar, cast
 import torch
 
 from unseen.core.errors import UserError
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.types import ClientId, Reply, Server, Tensors, Work
 from unseen.method import Method, Traits
 
@@ -64,6 +65,11 @@ class Scaffold(Method):
         for key, delta in change.items():
             work.memory[key] = work.memory.get(key, zero) + delta
         return change
+
+    def forms(self, asked: Asked) -> Forms:
+        common = asked.share.up & asked.share.down
+        trained = {key: p for key, p in asked.net.named_parameters() if p.requires_grad and key in common}
+        return Forms(report={key: Form(tuple(p.shape), p.dtype) for key, p in trained.items()})
 
     def hear(self, server: Server, reply: Reply) -> None:
         for key, change in reply.report.items():

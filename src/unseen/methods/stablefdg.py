@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.errors import UserError
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.seeding import numpy_generator
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
 from unseen.method import BY_VARIANT, Method, Traits
@@ -128,6 +129,10 @@ class StableFDG(Method):
                 means.append(mean)
                 stds.append(std)
         return {"style": summary(torch.cat(means), torch.cat(stds)).cpu()}
+
+    def forms(self, asked: Asked) -> Forms:
+        least = torch.tensor([[-torch.inf], [0.0], [0.0], [0.0]])  # only means may be negative
+        return Forms(survey={"style": Form((4, asked.net.stage_channels[self.shift_stage]), least=least)})
 
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.types import Batch, ClientId, Reply, Server, Tensors, Work
 from unseen.method import Method, Range, Traits
 
@@ -46,6 +47,9 @@ class VREx(Method):
 
     def report(self, work: Work) -> Tensors:
         return {"risk": torch.tensor(work.notes["risk"], dtype=torch.float64).mean()}
+
+    def forms(self, asked: Asked) -> Forms:
+        return Forms(report={"risk": Form((), torch.float64, least=0.0)})
 
     def hear(self, server: Server, reply: Reply) -> None:
         server.memory[reply.client] = reply.report["risk"]

@@ -188,6 +188,10 @@ class Net(nn.Module):
         parameters = {name for name, _ in self.named_parameters()}
         return self.state_of(kind) - parameters
 
+    def running_variances(self) -> frozenset[str]:
+        """`running_var` of every norm that tracks one, of our own kinds too: they are BatchNorms. Never negative."""
+        return self.state_of(nn.modules.batchnorm._NormBase, part="running_var")
+
     def share_all(self) -> Share:
         """Everything goes up and comes down."""
         keys = frozenset(self.state_dict())

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from unseen.core.errors import UserError
 from unseen.core.types import ImageSet
+from unseen.core.words import plain
 from unseen.data.domains import index_site
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.grid import FlowerEngine
@@ -46,6 +47,7 @@ class Lines:
     def testing(self, done: int, total: int) -> None: ...
 
     def said(self, sentence: str) -> None:
+        sentence = plain(sentence)  # it may hold what a site wrote
         print(f"unseen: {sentence}", flush=True)
         if self.file is not None:
             with self.file.open("a") as file:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import cast
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -18,8 +17,10 @@ from unseen.engines.flower.records import (
     MESSAGE_TYPES,
     SENTENCE,
     ArrayPacker,
+    Hello,
     Unreadable,
     order_content,
+    read_hello,
     read_reply,
 )
 
@@ -176,7 +177,7 @@ class RollCall:
             for message in self.grid.pull_messages(list(self.asking)):
                 node = self.asking.pop(message.metadata.reply_to_message_id)
                 if not message.has_error():
-                    self._heard(node, message.content.config_records.get("hello", ConfigRecord({})))
+                    self._heard(node, read_hello(message.content))
 
     def forget(self, site: ClientId) -> None:
         """A site that fell silent is there again when it answers."""
@@ -188,16 +189,15 @@ class RollCall:
         for name in self.grid.push_messages([Message(content, node, HELLO)]):
             self.asking[name] = node
 
-    def _heard(self, node: int, answer: ConfigRecord) -> None:
-        site = str(answer.get("site", ""))
-        if SENTENCE in answer or site not in self.sites:
-            why = str(answer[SENTENCE]) if SENTENCE in answer else f'its site "{site}" is not one of this run.'
+    def _heard(self, node: int, hello: Hello) -> None:
+        if hello.sentence or hello.site not in self.sites:
+            why = hello.sentence or f'its site "{hello.site}" is not one of this run.'
             self.said(f"A SuperNode cannot take part: {why}")
             self.unfit.add(node)
             return
         # Without a key a restarted node has a new id, and the old one may still be listed: who answered last counts.
-        self.nodes[site] = node
-        self.classes[site] = [str(c) for c in cast(list[object], answer.get("classes", []))]
+        self.nodes[hello.site] = node
+        self.classes[hello.site] = list(hello.classes)
 
 
 def _opened(client: ClientId, message: Message) -> Reply:
@@ -206,7 +206,12 @@ def _opened(client: ClientId, message: Message) -> Reply:
         raise Unreadable(f"it failed with Flower's error {message.error.code}: {reason}")
     if SENTENCE in (config := message.content.config_records.get("reply", {})):
         raise Unreadable(f"it could not do it: {str(config[SENTENCE]).rstrip('.')}")
-    return read_reply(client, message.content)
+    try:
+        return replace(read_reply(client, message.content), sender=str(message.metadata.src_node_id))
+    except Unreadable:
+        raise
+    except Exception as error:  # whatever a site sends, it costs its own reply and nobody else's
+        raise Unreadable(f"reading it failed with {type(error).__name__}: {error}") from error
 
 
 class RayEngine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from unseen.core.types import ClientId, Held, Kind, Order, Reply, Tensors
 # Flower's three categories; the survey is a question of ours.
 MESSAGE_TYPES: dict[Kind, str] = {"survey": "query.survey", "train": "train", "evaluate": "evaluate"}
 HELLO = "query.hello"
+MOST_AXES = 16
+MOST_CLASSES, LONGEST_NAME = 100_000, 250  # of a site's hello
 SENTENCE = "sentence"  # in a reply's ConfigRecord: an error for people, instead of an answer
 
 
@@ -103,26 +106,39 @@ def reply_content(reply: Reply) -> RecordDict:
 def read_reply(client: ClientId, content: RecordDict) -> Reply:
     """A reply of the client that was asked, whatever it calls itself. What it claims is checked, not believed."""
     try:
-        config = content["reply"]
+        config = content.config_records["reply"]
         kind, number, examples = config["kind"], config["round"], config["examples"]
-        metrics = dict(content["metrics"])
+        metrics = dict(content.metric_records["metrics"])
     except KeyError as error:
         raise Unreadable(f"it has no record {error}") from None
-    if kind not in MESSAGE_TYPES or not isinstance(number, int) or not isinstance(examples, int):
+    if not isinstance(kind, str) or kind not in MESSAGE_TYPES or type(number) is not int or type(examples) is not int:
         raise Unreadable("its kind, round or number of images is not one")
     for name, value in metrics.items():
         if not isinstance(value, (int, float)):
             raise Unreadable(f'its metric "{name}" is not a number')
-    _check_score(metrics)
     return Reply(client, kind, number, examples, read_arrays(content, "state"), read_arrays(content, "report"), metrics)
 
 
-def _check_score(metrics: Mapping[str, float]) -> None:
-    if "received.examples" not in metrics:
-        return
-    examples, accuracy = metrics["received.examples"], metrics.get("received.accuracy", math.nan)
-    if not (math.isfinite(examples) and examples >= 1 and 0 <= accuracy <= 1 and "received.loss" in metrics):
-        raise Unreadable("its validation score is not one")
+@dataclass(frozen=True)
+class Hello:
+    """What a node says of itself: its site and its classes, or a sentence why it cannot take part."""
+
+    site: ClientId = ""
+    classes: tuple[str, ...] = ()
+    sentence: str = ""
+
+
+def read_hello(content: RecordDict) -> Hello:
+    """A node's hello. Anything that is not one is a sentence, too."""
+    answer = content.config_records.get("hello", {})
+    if SENTENCE in answer:
+        return Hello(sentence=str(answer[SENTENCE]))
+    site, classes = answer.get("site"), answer.get("classes")
+    names = [site, *classes] if isinstance(classes, list) else []
+    sound = 1 < len(names) <= MOST_CLASSES and all(isinstance(n, str) and 0 < len(n) <= LONGEST_NAME for n in names)
+    if not sound:
+        return Hello(sentence="its hello is not one: it needs the names of its site and of its classes.")
+    return Hello(str(site), tuple(map(str, names[1:])))
 
 
 def read_arrays(content: RecordDict, name: str) -> Tensors:
@@ -141,7 +157,10 @@ def read_arrays(content: RecordDict, name: str) -> Tensors:
         start, size = used[dtype], math.prod(shape)
         if start + size > len(flat[dtype]):
             raise Unreadable(f'the tensor "{key}" is said to have shape {tuple(shape)}, for which too little was sent')
-        tensors[key], used[dtype] = flat[dtype][start : start + size].reshape(shape), start + size
+        try:
+            tensors[key], used[dtype] = flat[dtype][start : start + size].reshape(shape), start + size
+        except (RuntimeError, TypeError, OverflowError):  # no numbers at all, in a shape that torch cannot count
+            raise Unreadable(f'the tensor "{key}" is said to have a shape that no tensor has') from None
     for dtype, vector in flat.items():
         if used[dtype] != len(vector):
             raise Unreadable(f"{len(vector) - used[dtype]} numbers of {dtype} belong to no tensor")
@@ -153,10 +172,14 @@ def _claims(content: RecordDict, name: str) -> list[tuple[str, str, list[int]]]:
         rows = json.loads(content.config_records[f"{name}.layout"]["layout"])
         claims = [(key, dtype, shape) for key, dtype, shape in rows]
         sound = all(
-            isinstance(key, str) and isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in shape)
+            isinstance(key, str)
+            and isinstance(dtype, str)
+            and isinstance(shape, list)
+            and len(shape) <= MOST_AXES
+            and all(type(n) is int and n >= 0 for n in shape)
             for key, dtype, shape in claims
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):  # text that is nested too deeply, too
         sound = False
     if not sound or len({key for key, _, _ in claims}) != len(claims):
         raise Unreadable(f'the names and shapes of "{name}" cannot be read')

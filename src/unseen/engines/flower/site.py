@@ -13,9 +13,10 @@ A real site is told by its node config who it is and where its images are; nothi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,11 +29,14 @@ from flwr.clientapp import ClientApp
 
 from unseen.core.errors import UserError
 from unseen.core.platform import prepare_process
-from unseen.core.types import ClientId, Kind
+from unseen.core.tensors import prefixed
+from unseen.core.types import ClientId, Kind, Order, Reply
 from unseen.data.domains import index_site
 from unseen.data.split import make_sites
 from unseen.engines.flower.privacy import LocalPrivacy, guarded
 from unseen.engines.flower.records import SENTENCE, read_order, reply_content
+from unseen.federation.audit import NAME as AUDIT
+from unseen.federation.audit import AuditLog, told
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
 from unseen.method import Method
@@ -111,20 +115,44 @@ def _answer(kind: Kind, message: Message, context: Context) -> Message:
     try:
         order = read_order(message.content, kind)
         settings, classes = str(config["settings"]), str(config["classes"])
-        if "folder" in context.node_config or "site" in context.node_config:
+        real = "folder" in context.node_config or "site" in context.node_config
+        if real:
             own = SiteConfig.read(context.node_config)
             torch.set_num_threads(own.threads)
             runner, client, privacy = _site_runner(own, settings, classes), own.site, own.privacy
         else:
             torch.set_num_threads(1)
             runner, client, privacy = _simulated_runner(settings, str(config["keep"])), str(config["client"]), None
-        reply = runner.reply(client, order)
-        if privacy is not None:
-            reply = guarded(reply, order, privacy, runner.net, context)
+        log = AuditLog.at(runner.client_states.root / AUDIT) if real else AuditLog()
+        with _noted(log, order, str(message.metadata.src_node_id)) as noted:
+            reply = runner.reply(client, order)
+            if privacy is not None:
+                reply = guarded(reply, order, privacy, runner.net, context)
+            noted(reply)
         content = reply_content(reply)
     except UserError as error:
         content = RecordDict({"reply": ConfigRecord({SENTENCE: str(error)})})
     return Message(content, reply_to=message)
+
+
+@contextlib.contextmanager
+def _noted(log: AuditLog, order: Order, sender: str) -> Iterator[Callable[[Reply], None]]:
+    """This site's own entry about an order: what came, and what left or why nothing did. Written before it leaves."""
+    came = told({**prefixed("state/", order.state), **prefixed("brief/", order.brief)})
+    what: dict[str, Any] = {"round": order.round, "sender": sender, "asked": order.kind, "got": came}
+
+    def left(reply: Reply) -> None:
+        what["sent"] = told({**prefixed("state/", reply.state), **prefixed("report/", reply.report)})
+        what["images"] = reply.num_examples
+
+    try:
+        yield left
+    except UserError as error:
+        what["refused"] = str(error)
+        raise
+    finally:
+        log.note("order", **what)
+        log.write()
 
 
 @lru_cache(maxsize=2)

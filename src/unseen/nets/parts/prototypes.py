@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.forms import Form
 from unseen.core.tensors import unprefixed
 from unseen.core.types import Batch, Memory, Tensors, Work
+from unseen.nets.net import Net
 
 
 def gather(work: Work, batch: Batch, features: Tensor) -> None:
@@ -35,6 +37,11 @@ def own_prototypes(work: Work) -> Tensors:
     """A client's mean features of each class, and how many images they are of, from what was gathered."""
     sums, counts = cast(Tensor, work.scratch["sums"]), cast(Tensor, work.scratch["counts"])
     return {"means": (sums / counts.clamp_min(1)[:, None]).float(), "counts": counts.float()}
+
+
+def prototype_forms(net: Net) -> dict[str, Form]:
+    """What `own_prototypes` looks like."""
+    return {"means": Form((net.classes, net.feature_size)), "counts": Form((net.classes,), least=0.0)}
 
 
 def remember(memory: Memory, client: str, prototypes: Mapping[str, Tensor]) -> None:
