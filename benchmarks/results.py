@@ -10,7 +10,7 @@ A page has marks, and what stands between them is written by this file:
     <!-- end -->
 
 Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
-table), `method METHOD NAME ...` (a method's own lines in its page).
+table), `method METHOD NAME ...` (a method's own lines in its page), `robust CLIENTS` (benchmarks/robust.py).
 """
 
 from __future__ import annotations
@@ -280,9 +280,36 @@ def systems(*names: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def robust(clients: str) -> str:
+    """Robust parts against liars, for so many clients: the unseen accuracy, and how often the backdoor opens."""
+    found = [json.loads(path.read_text()) for path in sorted((RECORDS / "robust").glob("*.json"))]
+    found = [record for record in found if record["clients"] == int(clients)]
+    if not found:
+        return "No record yet: `python benchmarks/robust.py`.\n"
+    order = ("none", "scaled", "sign flip", "label flip", "backdoor")
+    attacks = [attack for attack in order if any(record["attack"] == attack for record in found)]
+    lines = [f"| method | {' | '.join(attacks)} | backdoor opens |", "|---" * (len(attacks) + 2) + "|"]
+    for name in dict.fromkeys(record["method"] for record in found):
+        own = [record for record in found if record["method"] == name]
+        cells = [_share([r["accuracy"] for r in own if r["attack"] == attack]) for attack in attacks]
+        opens = _share([r["backdoor"] for r in own if r["attack"] == "backdoor"])
+        lines.append(f"| {name} | {' | '.join(cells)} | {opens} |")
+    targets, seeds, rounds = (sorted({record[key] for record in found}) for key in ("target", "seed", "rounds"))
+    spelled = [", ".join(map(str, values)) for values in (targets, seeds, rounds)]
+    return "\n".join(lines) + (
+        f"\n\nUnseen {spelled[0]}; seeds {spelled[1]}; {spelled[2]} rounds; the last round's model, in %. "
+        f"{len(found)} records; `stopped`: the run ended with an error.\n"
+    )
+
+
+def _share(values: Sequence[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    return f"{100 * sum(there) / len(there):.1f}" if there else "stopped" if values else "-"
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
-    "method": method, "systems": systems,
+    "method": method, "systems": systems, "robust": robust,
 }  # fmt: skip
 CHECKING = False
 

@@ -6,7 +6,7 @@ sum of steps from the server's state: a server that scales or accumulates them w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -38,3 +38,18 @@ def advanced(server: Server, move: Mapping[str, Tensor], rest: Mapping[str, Tens
 def dot(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> Tensor:
     """The inner product of two updates, over all tensors."""
     return torch.stack([(one[key] * two[key]).sum() for key in one]).sum()
+
+
+def by_coordinate(states: Sequence[Mapping[str, Tensor]], rule: Callable[[Tensor], Tensor]) -> Tensors:
+    """One state out of several, each number by itself: `rule` gets the sorted numbers, clients x shape, in float64.
+
+    Of integers (BatchNorm's count of batches) the middle one is taken: no single client can set it.
+    """
+    merged: Tensors = {}
+    for key, like in states[0].items():
+        values = torch.stack([state[key] for state in states]).sort(dim=0).values
+        if like.is_floating_point():
+            merged[key] = rule(values.double()).to(like.dtype)
+        else:
+            merged[key] = values[(len(states) - 1) // 2].clone()
+    return merged
