@@ -26,6 +26,7 @@ def predict(
     """Classify images with the model of a run, by the method's own rule."""
     from unseen.api import predict as predicted
     from unseen.core.files import atomic
+    from unseen.core.words import cell
     from unseen.runs.model import find_images
 
     count = len(find_images(images))
@@ -35,8 +36,8 @@ def predict(
         console.print(f"classifying {count:,} images ...", highlight=False)
     found = predicted(directory, images, device=device, broken=broken if skip_broken else None)
     shown = track(found, "classifying", count, console=console, transient=True, disable=not console.is_terminal)
-    rows = [(one.image, one.label, f"{one.probability:.6f}") for one in shown]
-    with atomic(out) as temporary, temporary.open("w", newline="") as file:
+    rows = [(cell(one.image), cell(one.label), f"{one.probability:.6f}") for one in shown]
+    with atomic(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("image", "class", "probability"))
         writer.writerows(rows)

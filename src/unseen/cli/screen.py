@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from unseen.core.terminal import Pace, duration, errors, percent
+from unseen.core.terminal import CleanConsole, Pace, duration, errors, percent
+from unseen.core.words import plain
 from unseen.runs.screen import Live, Plain, budget, chosen_by, more_measures, screen, tell
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ PIPE = 200  # letters in a line where there is no terminal
 
 def results() -> Console:
     """A console on stdout. A pipe has no width: lines are then not broken. `NO_COLOR` takes the bold, too."""
-    console = Console()
+    console = CleanConsole()
     if not console.is_terminal:
-        return Console(width=PIPE)
+        return CleanConsole(width=PIPE)
     # rich keeps bold under NO_COLOR; with no colour system at all there is no markup of any kind.
-    return Console(color_system=None, width=console.width) if os.environ.get("NO_COLOR") else console
+    return CleanConsole(color_system=None, width=console.width) if os.environ.get("NO_COLOR") else console
 
 
 def in_terminal() -> bool:
@@ -72,7 +73,7 @@ def print_table(
     """A table for a person, or the same cells with tabs between them. Columns named in `folded` may take several lines."""
     if not in_terminal():
         for line in (columns, *rows):
-            sys.stdout.write("\t".join(" ".join(str(cell).split()) for cell in line) + "\n")
+            sys.stdout.write("\t".join(plain(" ".join(str(cell).split())) for cell in line) + "\n")
         return
     console = results()
     if title:

@@ -10,15 +10,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.segment import Segment
+
+from unseen.core.words import plain
 
 Place = Literal["terminal", "notebook", "plain", "nowhere"]
 
 
+class CleanConsole(Console):
+    """A console that shows foreign text as text: nothing that a name or a sentence holds moves the cursor."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:  # line by line: ends of lines are the console's own here
+                yield Segment("\n".join(map(plain, segment.text.split("\n"))), segment.style)
+
+
 def errors() -> Console:
     """A console on stderr as it is now: tests put another one in its place."""
-    return Console(stderr=True)
+    return CleanConsole(stderr=True)
 
 
 def place_of(progress: bool | None) -> Place:
@@ -100,7 +114,7 @@ class Steps:
         elif self.place == "notebook":
             self.line.show(self.done, self.total, words)
         elif self.place == "plain":
-            print(words, file=sys.stderr, flush=True)
+            print(plain(words), file=sys.stderr, flush=True)
 
     def advance(self) -> None:
         self.done += 1

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from unseen.core.words import plain
+
 WIDTH, HEIGHT = 420, 280
 LEFT, RIGHT, TOP, BOTTOM = 46, 20, 12, 40  # right: half of the last number below the axis
 COLOURS = 10  # series colours of the page's style sheet: .c0 to .c9
@@ -38,7 +40,7 @@ class Series:
 
 
 def text(value: object) -> str:
-    return html.escape(str(value))
+    return html.escape(plain(str(value)))
 
 
 def shade(index: int) -> str:

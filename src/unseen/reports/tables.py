@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unseen.core.files import atomic
-from unseen.core.words import megabytes
+from unseen.core.words import cell as worded
+from unseen.core.words import megabytes, plain
 from unseen.experiments.collect import Collection, Group, Row
 from unseen.experiments.published import TABLES, PaperTable, Published, beside
 from unseen.experiments.statistics import Summary, average_over_targets, summarise
@@ -306,7 +307,7 @@ def markdown(grid: Grid) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+    return plain(text).replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
 
 
 def comma_separated(grid: Grid) -> str:
@@ -317,12 +318,14 @@ def comma_separated(grid: Grid) -> str:
     out = csv.writer(text, lineterminator="\n")
     heading: list[str] = []
     for c, name in enumerate(grid.columns):
-        heading += [name, *([f"{name} std"] if spreads[c] else [])]
+        heading += [worded(name), *([worded(f"{name} std")] if spreads[c] else [])]
     out.writerow(heading)
     for row in grid.rows:
         line: list[str] = []
         for c, cell in enumerate(row):
-            line.append(_number(cell.number) if numeric[c] and grid.columns[c] not in grid.worded else cell.text)
+            line.append(
+                _number(cell.number) if numeric[c] and grid.columns[c] not in grid.worded else worded(cell.text)
+            )
             if spreads[c]:
                 line.append(_number(cell.spread))
         out.writerow(line)
@@ -369,7 +372,7 @@ def latex(grid: Grid) -> str:
 
 
 def _tex(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in text)
+    return "".join(LATEX.get(letter, letter) for letter in plain(text))
 
 
 FORMS: dict[str, Callable[[Grid], str]] = {"md": markdown, "csv": comma_separated, "tex": latex}

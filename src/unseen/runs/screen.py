@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from unseen.core.terminal import NotebookLine, Pace, errors, percent, place_of
-from unseen.core.words import PEEKS
+from unseen.core.words import PEEKS, plain
 from unseen.runs.progress import Silent, Watcher
 from unseen.runs.results import RoundLine, RunResult, mark_of
 
@@ -84,7 +84,7 @@ class Plain:
 
     def said(self, sentence: str) -> None:
         self.spoke = time.monotonic()
-        print(sentence, file=sys.stderr, flush=True)
+        print(plain(sentence), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         pass
