@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from unseen.api import fit as fit
     from unseen.api import predict as predict
     from unseen.api import report as report
+    from unseen.api import rollback as rollback
     from unseen.api import run as run
     from unseen.api import tune as tune
+    from unseen.api import verify_ledger as verify_ledger
     from unseen.core.errors import UserError as UserError
     from unseen.core.plan import Plan as Plan
     from unseen.core.types import Batch as Batch
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     **dict.fromkeys(("run", "fit", "bench", "tune", "evaluate", "predict", "report"), "unseen.api"),
+    **dict.fromkeys(("rollback", "verify_ledger"), "unseen.api"),
     "Result": "unseen.runs.run",
     "Trained": "unseen.runs.model",
     "load_trained": "unseen.runs.model",

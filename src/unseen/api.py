@@ -27,6 +27,8 @@ from unseen.experiments.inference import Inference, evaluate_run, read_rules
 from unseen.experiments.sweep import Watching
 from unseen.experiments.tune import Choices
 from unseen.experiments.tune import tune as search
+from unseen.federation.audit import NAME as AUDIT
+from unseen.federation.audit import Chain
 from unseen.method import Method
 from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.model import Prediction, load_trained, predict_files
@@ -328,6 +330,22 @@ def _stepping(shown: Steps) -> Callable[[str], None]:
         shown.advance()
 
     return said
+
+
+# --- keeping ---------------------------------------------------------------------------------------------------------
+def rollback(directory: str | Path, round: int) -> RunDirectory:
+    """Go back to the checkpoint of a round; what came later is deleted. Resume the run to go on from there."""
+    run = RunDirectory.open(Path(directory))
+    run.rollback(round)
+    return run
+
+
+def verify_ledger(directory: str | Path) -> Chain:
+    """Follow the audit log of a run, or of a site's folder for a run. `fault` says where it is broken; "" if it is whole."""
+    place = Path(directory)
+    if not (place / AUDIT).is_file():
+        raise UserError(f"There is no audit log {place / AUDIT}; runs of earlier versions have none.")
+    return RunDirectory(place).verify_audit()
 
 
 # --- models ----------------------------------------------------------------------------------------------------------

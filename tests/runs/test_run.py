@@ -45,14 +45,15 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_run_directory(unbroken: Path) -> None:
     assert {p.name for p in unbroken.iterdir()} == {
-        "config.json", "results.jsonl", "checkpoints", "clients", "ledger.json", "lock", "model.safetensors", "result.json"
+        "config.json", "results.jsonl", "checkpoints", "clients", "ledger.json", "lock", "model.safetensors", "result.json",
+        "audit.jsonl",
     }  # fmt: skip
     result = read_json(unbroken / "result.json")
     assert result["method"] == "fedbn" and result["target"] == "street" and result["protocol"] == "digits"
     assert 0 <= result["accuracy"] <= 1 and 0 <= result["in_domain_accuracy"] <= 1
     assert result["bytes_up"] > 0 and result["bytes_down"] > 0 and result["seconds"] > 0
     rounds = [p.name for p in (unbroken / "checkpoints").glob("round-*")]
-    assert sorted(rounds) == ["round-000003.safetensors", "round-000004.safetensors"]
+    assert sorted(rounds) == [f"round-00000{number}.safetensors" for number in (2, 3, 4)]
     lines = RunDirectory(unbroken).rounds()
     assert [line.round for line in lines] == [1, 2, 3, 4]
     assert [line.unseen is not None for line in lines] == [False, True, False, True]

@@ -9,16 +9,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from unseen.cli import bench, data, evaluate, fit, flower, methods, predict, report, run, show, tune
+from unseen.cli import bench, data, evaluate, fit, flower, keeping, methods, predict, report, run, show, tune
 from unseen.cli.screen import errors
 from unseen.core.errors import UserError
 from unseen.core.files import USERS, disk_error
 from unseen.core.platform import ask_for_kernels
+from unseen.core.words import plain
 from unseen.methods import NO_OWN_FILES, OWN_FILES
 
 
 def said(sentence: str) -> typer.Exit:
-    errors().print(f"Error: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
+    errors().print(f"Error: {plain(sentence)}", style="red", markup=False, highlight=False, soft_wrap=True)
     return typer.Exit(2)
 
 
@@ -57,10 +58,12 @@ app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("cost", epilog=report.COST_EXAMPLE)(report.cost)
+app.command("rollback", epilog=keeping.ROLLBACK_EXAMPLE)(keeping.rollback)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
 app.command("protocols", epilog=methods.PROTOCOLS_EXAMPLE)(methods.protocols)
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")
+app.add_typer(keeping.ledger, name="ledger")
 
 
 def _version(wanted: bool) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,14 @@ def disk_error(path: Path | str, error: OSError, advice: str = "run the same com
     return UserError(f"{path} could not be written ({error.strerror}); check the folder and {advice}.")
 
 
+LONGEST = 200  # bytes of a name: file systems take 255, and temporary files add some
+
+
+def shortened(name: str) -> str:
+    """The beginning of a name that is too long for a file; who needs it unique adds a digest."""
+    return os.fsencode(name)[:LONGEST].decode(errors="ignore")
+
+
 def write_json(path: Path, value: object) -> None:
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, sort_keys=False) + "\n")
@@ -81,6 +89,12 @@ def append_line(path: Path, value: object) -> None:
             file.write(json.dumps(value).encode() + b"\n")
     except OSError as error:
         raise disk_error(path, error) from error
+
+
+def write_lines(path: Path, values: Iterable[object]) -> None:
+    """An append-only file with other lines than it had."""
+    with atomic(path) as temporary:
+        temporary.write_text("".join(json.dumps(value) + "\n" for value in values))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -93,10 +93,18 @@ def _plain(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
 
 
+def leads_to(kind: Callable[[], bool]) -> bool:
+    """Is an entry of a folder of this kind? A link that leads round in a circle is of none."""
+    try:
+        return kind()
+    except OSError:
+        return False
+
+
 def subfolders(folder: Path) -> list[str]:
     """The visible folders in a folder, sorted."""
     with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+        return sorted(e.name for e in entries if not e.name.startswith(".") and leads_to(e.is_dir))
 
 
 def images_in(folder: Path) -> list[str]:
@@ -105,7 +113,9 @@ def images_in(folder: Path) -> list[str]:
         return sorted(
             e.name
             for e in entries
-            if not e.name.startswith(".") and f".{e.name.rpartition('.')[2]}".lower() in SUFFIXES and e.is_file()
+            if not e.name.startswith(".")
+            and f".{e.name.rpartition('.')[2]}".lower() in SUFFIXES
+            and leads_to(e.is_file)
         )
 
 

@@ -86,6 +86,15 @@ def _whole(rule: str, number: float) -> int:
     return int(number)
 
 
+def _check_room(deal: _Deal, about: str, clients: int, least: float, images: int) -> None:
+    """Before clients are counted out one by one: are there images for so many?"""
+    if clients * least > images:
+        raise UserError(
+            f'The partition "{deal.rule}" asks for more clients of {about} than its {images:,} images are enough for; '
+            f"ask for fewer."
+        )
+
+
 def _by_group(rows: IntArray, group: IntArray) -> list[IntArray]:
     order = np.argsort(group, kind="stable")
     cuts = np.flatnonzero(np.diff(group[order])) + 1
@@ -118,6 +127,7 @@ def _iid(deal: _Deal) -> Partition:
     clients: Partition = {}
     for domain in deal.sources:
         groups = deal.groups(domain)
+        _check_room(deal, domain, count, 1, len(groups))
         order = _shuffled(len(groups), deal.rng(domain))
         labels = np.array([deal.index.label[groups[g][0]] for g in order])
         # Dealt like cards from a deck sorted by class: sizes differ by one group at most, and so does every class.
@@ -157,6 +167,7 @@ def _dirichlet(deal: _Deal) -> Partition:
     clients: Partition = {}
     for domain in deal.sources:
         groups = deal.groups(domain)
+        _check_room(deal, domain, count, least, sum(map(len, groups)))
         labels = np.array([deal.index.label[group[0]] for group in groups])
         by_class = [[groups[g] for g in np.flatnonzero(labels == label)] for label in np.unique(labels)]
 
@@ -173,6 +184,7 @@ def _mixed(deal: _Deal) -> Partition:
     number, alpha, *rest = deal.numbers(2, 3)
     count, least = _whole(deal.rule, number), int(rest[0]) if rest else _LEAST
     groups = [deal.groups(domain) for domain in deal.sources]
+    _check_room(deal, "+".join(deal.sources), count, least, sum(len(group) for part in groups for group in part))
 
     def draw(rng: np.random.Generator) -> list[IntArray]:
         dealt = [_dealt(members, rng.dirichlet(np.full(count, alpha)), rng) for members in groups]

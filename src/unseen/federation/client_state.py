@@ -6,12 +6,13 @@ client had before round r, not what a lost round left behind.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from unseen.core.errors import UserError
-from unseen.core.files import read_tensors, write_tensors
+from unseen.core.files import read_tensors, shortened, write_tensors
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import ClientId, Tensors
 
@@ -25,7 +26,10 @@ class ClientStates:
     root: Path
 
     def _folder(self, client: ClientId) -> Path:
-        return self.root / quote(client, safe="")
+        name = quote(client, safe="")
+        if shortened(name) != name:  # two long names may begin alike
+            name = f"{shortened(name)}-{hashlib.blake2b(client.encode(), digest_size=8).hexdigest()}"
+        return self.root / name
 
     def _versions(self, client: ClientId) -> dict[int, Path]:
         return {int(path.stem): path for path in sorted(self._folder(client).glob("[0-9]*.safetensors"))}

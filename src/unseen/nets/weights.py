@@ -47,9 +47,19 @@ def load_weights(backbone: nn.Module, path: str | Path, anatomy: Anatomy) -> Non
         for name, value in tensors.items()
         if name in own and value.shape != own[name].shape
     ]
+    odd = [
+        f"{name} {str(value.dtype).removeprefix('torch.')}"
+        for name, value in tensors.items()
+        if name in own and own[name].is_floating_point() and not value.is_floating_point()
+    ]
     complaints = [
         f"{len(names)} {what} ({', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''})"
-        for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen))
+        for what, names in (
+            ("missing", missing),
+            ("unexpected", unexpected),
+            ("of another shape", misshapen),
+            ("that are no floats", odd),
+        )
         if names
     ]
     if complaints:

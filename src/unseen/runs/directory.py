@@ -2,7 +2,8 @@
 
 config.json             the settings; the same settings name the same directory
 results.jsonl           one line per round, appended; after a crash a round may stand there twice, with the same numbers
-checkpoints/            round-NNNNNN.safetensors (the last two) and best-NNNNNN.safetensors
+checkpoints/            round-NNNNNN.safetensors (the last three) and best-NNNNNN.safetensors
+audit.jsonl             who was asked what and what came back, in a chain of hashes
 clients/                what each client keeps (local engine)
 own/                    copies of the user's own method files, where the method is theirs
 ledger.json             every tensor that crossed, by name
@@ -18,15 +19,26 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from unseen.core.errors import UserError
-from unseen.core.files import append_line, read_json, read_lines, read_tensors, write_json, write_tensors
+from unseen.core.files import (
+    append_line,
+    disk_error,
+    read_json,
+    read_lines,
+    read_tensors,
+    shortened,
+    write_json,
+    write_lines,
+    write_tensors,
+)
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Server, Tensors
-from unseen.federation.client_state import ClientStates
+from unseen.federation import audit
+from unseen.federation.client_state import VERSIONS, ClientStates
 from unseen.federation.ledger import Ledger
 from unseen.runs import own_methods
 from unseen.runs.results import EvaluationLine, RoundLine, RunResult
@@ -36,13 +48,13 @@ from unseen.runs.settings import Settings
 if sys.platform != "win32":
     import fcntl
 
-KEEP = 2  # checkpoints: the last, and one more in case the disk spoils it
+KEEP = VERSIONS  # checkpoints: the last, and two more to fall back on or to roll back to; clients keep as many
 
 
 def directory_for(settings: Settings, out: Path) -> Path:
     """The directory of these settings: readable, and unique by a digest of what differs from the defaults."""
-    name = f"{settings.data.name}-{settings.target}-{settings.method}-s{settings.seed}-{settings.digest()}"
-    return out / name
+    name = f"{settings.data.name}-{settings.target}-{settings.method}-s{settings.seed}"
+    return out / f"{shortened(name)}-{settings.digest()}"
 
 
 @dataclass(frozen=True)
@@ -172,15 +184,19 @@ class RunDirectory:
         path = self.path / "checkpoints" / f"best-{selection.round:06d}.safetensors"
         write_tensors(path, selection.state, selection.to_json())
 
-    def save(self, server: Server, selection: Selection, ledger: Ledger, seconds: float) -> None:
-        """The server after a round. Older files go only once this one is whole."""
+    def save(
+        self, server: Server, selection: Selection, ledger: Ledger, seconds: float, audited: str = audit.BEGINNING
+    ) -> None:
+        """The server after a round. Older files go only once this one is whole. `audited`: the audit log's last hash."""
         about = {
             "round": server.round,
             "seed": server.seed,
             "met": sorted(server.met),
+            "enrolled": server.enrolled,
             "selection": selection.to_json(),
             "ledger": ledger.to_json(),
             "seconds": seconds,
+            "audited": audited,
         }
         tensors = prefixed("state/", server.state) | prefixed("memory/", dict(server.memory))
         write_tensors(self.path / "checkpoints" / f"round-{server.round:06d}.safetensors", tensors, about)
@@ -190,7 +206,7 @@ class RunDirectory:
             if number not in kept:
                 path.unlink(missing_ok=True)
         # An older checkpoint may be needed if this one is spoilt, and with it the best round that it names.
-        needed = {selection.round, *(read_tensors_about(rounds[r]) for r in kept if r in rounds)}
+        needed = {selection.round, *(_best_round(rounds[r]) for r in kept if r in rounds)}
         for number, path in self._checkpoints("best").items():
             if number not in needed:
                 path.unlink(missing_ok=True)
@@ -216,19 +232,57 @@ class RunDirectory:
 
     def _read(self, path: Path) -> tuple[Server, Selection, Ledger, float]:
         tensors, about = read_tensors(path)
-        server = Server(
-            state=unprefixed("state/", tensors),
-            seed=about["seed"],
-            round=about["round"],
-            memory=unprefixed("memory/", tensors),
-            met=set(about["met"]),
-        )
-        chosen = about["selection"]
-        selection = Selection(chosen["rule"])
-        if chosen["score"] is not None:
-            best, _ = read_tensors(self._checkpoints("best")[chosen["round"]])
-            selection = Selection(chosen["rule"], chosen["round"], chosen["score"], best)
-        return server, selection, Ledger.from_json(about["ledger"]), float(about["seconds"])
+        try:
+            server = Server(
+                state=unprefixed("state/", tensors),
+                seed=about["seed"],
+                round=about["round"],
+                memory=unprefixed("memory/", tensors),
+                met=set(about["met"]),
+                enrolled={str(client): int(count) for client, count in about.get("enrolled", {}).items()},
+            )
+            chosen = about["selection"]
+            selection = Selection(chosen["rule"])
+            if chosen["score"] is not None:
+                best, _ = read_tensors(self._checkpoints("best")[chosen["round"]])
+                selection = Selection(chosen["rule"], chosen["round"], chosen["score"], best)
+            return server, selection, Ledger.from_json(about["ledger"]), float(about["seconds"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} is not a checkpoint of unseen, or its best round is lost ({error}).") from None
+
+    def rollback(self, round: int) -> None:
+        """Go back to the checkpoint of a round: what came later is deleted, and the run goes on from there."""
+        rounds = self._checkpoints("round")
+        there = ", ".join(map(str, sorted(rounds))) or "none"
+        if round not in rounds:
+            raise UserError(
+                f"{self.path} has no checkpoint of round {round}: the last {KEEP} are kept, and there are {there}."
+            )
+        with self.locked():
+            self._read(rounds[round])  # must be whole
+            # The result first: from here on the run is not finished. The lines last: nobody counts on them.
+            for name in ("result.json", "model.safetensors", "ledger.json"):
+                (self.path / name).unlink(missing_ok=True)
+            for number, path in sorted(rounds.items(), reverse=True):
+                if number > round:
+                    path.unlink(missing_ok=True)
+            write_lines(self.path / "results.jsonl", [line.to_json() for line in self.rounds() if line.round <= round])
+            log = self.audit()
+            log.note("rollback", round=round)
+            log.write()
+
+    # --- the audit log -------------------------------------------------------------------------------------------
+    def audit(self) -> audit.AuditLog:
+        return audit.AuditLog.at(self.path / audit.NAME)
+
+    def verify_audit(self) -> audit.Chain:
+        """The chain of the audit log, held against the newest whole checkpoint."""
+        chain = audit.read_chain(self.path / audit.NAME)
+        for number, path in sorted(self._checkpoints("round").items(), reverse=True):
+            known = checkpoint_about(path).get("audited", audit.BEGINNING)
+            if not chain.fault and known not in chain.hashes | {audit.BEGINNING}:
+                return replace(chain, fault=f"its end is missing: the checkpoint of round {number} knows a later entry")
+        return chain
 
     # --- the end -------------------------------------------------------------------------------------------------
     def finish(self, state: Tensors, about: dict[str, Any], ledger: Ledger, result: RunResult) -> None:
@@ -238,6 +292,7 @@ class RunDirectory:
         write_json(self.path / "result.json", result.to_json())
 
 
+LARGEST_HEADER = 100_000_000  # safetensors' own limit
 LOCK_VARIABLE = "UNSEEN_LOCK"  # the number of an open lock file that a process inherits, and its directory
 
 
@@ -246,8 +301,11 @@ def take_lock(path: Path, inherited: str | None = None) -> IO[bytes] | None:
     number, _, place = (inherited or "").partition(":")
     if number.isdecimal() and place == str(path.resolve()):
         return open(int(number), "ab", closefd=False)
-    path.mkdir(parents=True, exist_ok=True)
-    file = (path / "lock").open("ab")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = (path / "lock").open("ab")
+    except OSError as error:
+        raise disk_error(path / "lock", error) from error
     if sys.platform != "win32":
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -257,12 +315,21 @@ def take_lock(path: Path, inherited: str | None = None) -> IO[bytes] | None:
     return file
 
 
-def read_tensors_about(path: Path) -> int:
+def checkpoint_about(path: Path) -> dict[str, Any]:
+    """What a checkpoint says beside its tensors, which are not read; nothing of one that is damaged."""
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            about = json.loads(json.loads(file.read(min(size, LARGEST_HEADER)))["__metadata__"]["about"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def _best_round(path: Path) -> int:
     """The best round that a checkpoint names."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-    return int(json.loads(header["__metadata__"]["about"])["selection"]["round"])
+    selection = checkpoint_about(path).get("selection")
+    return int(selection["round"]) if isinstance(selection, dict) else 0
 
 
 def find_runs(folder: Path) -> list[RunDirectory]:

@@ -67,16 +67,19 @@ def load_trained(path: Path, device: str | None = None) -> Trained:
     if not directory.model_path.exists():
         raise UserError(f"The run in {path} is not finished: go on with it by `unseen run --resume {path}`.")
     state, about = read_tensors(directory.model_path)
-    settings = Settings.from_json(about["settings"])
+    try:
+        settings, classes, round = Settings.from_json(about["settings"]), about["classes"], int(about["selected_round"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{directory.model_path} is not a model of unseen ({error}).") from None
     if device is not None:
         settings = settings.with_changes({"device": device})
     own_methods.recall(path, settings.method)
     method = parse(settings.method, settings.fields)
     # The file has the weights; those the training began with need not be at hand.
-    net = build_net(settings.with_changes({"weights": "none"}), method, len(about["classes"]))
+    net = build_net(settings.with_changes({"weights": "none"}), method, len(classes))
     load(net, state)
     net.eval()
-    return Trained(net, method, tuple(about["classes"]), settings, int(about["selected_round"]))
+    return Trained(net, method, tuple(classes), settings, round)
 
 
 # --- files to classes ------------------------------------------------------------------------------------------------

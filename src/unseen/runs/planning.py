@@ -23,6 +23,7 @@ from unseen.runs.settings import NO_TARGET, Protocol, Settings, absolute, checke
 
 LARGEST_SEED = 2**31 - 1
 MOST_SEEDS = 10_000
+LONGEST_NUMBER = 30  # letters; Python itself refuses to read very long ones
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def read_seeds(text: str | None, protocols: Sequence[int]) -> list[int]:
     seeds: list[int] = []
     for word in text.split(","):
         ends = word.strip().split("-")
-        if len(ends) > 2 or not all(end.isdecimal() for end in ends) or int(ends[-1]) < int(ends[0]):
+        sound = len(ends) <= 2 and all(end.isdecimal() and len(end) < LONGEST_NUMBER for end in ends)
+        if not sound or int(ends[-1]) < int(ends[0]):
             raise UserError(f'"{text}" is not understood as seeds; write 0, or 0,1,2, or 0-2, or all.')
         first, last = _seed(ends[0]), _seed(ends[-1])
         if last - first >= MOST_SEEDS:

@@ -29,6 +29,8 @@ from unseen.core.words import megabytes
 from unseen.data.augment import augment
 from unseen.data.domains import DomainIndex
 from unseen.data.split import make_sites, partition
+from unseen.federation.audit import AuditLog
+from unseen.federation.checks import Checks
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
@@ -221,7 +223,7 @@ def run(
         directory.begin(settings)  # only now: bad input leaves no empty directory behind
         stack.enter_context(directory.locked())
         engine = stack.enter_context(open_engine(assembly, directory))
-        record = Execution(assembly, directory, engine, watcher, kernels).run()
+        record = Execution(assembly, directory, engine, watcher, kernels, directory.audit()).run()
         result = Result(record, directory.rounds(), settings, directory.path)
         if not kept:  # the files go with the temporary directory, so the model is read now
             result._trained, result.directory = load_trained(directory.path), None
@@ -248,6 +250,7 @@ class Execution:
     engine: Engine
     watcher: Watcher
     kernels: Kernels
+    audit: AuditLog
 
     def run(self) -> RunResult:
         assembly, plan = self.assembly, self.assembly.settings.plan
@@ -264,7 +267,23 @@ class Execution:
         server.stepped = stepped_state(assembly.net, assembly.share)
         started = time.monotonic() - before
         self.watcher.began(assembly.settings, len(self.engine.clients()), server.round + 1, plan.rounds)
-        for played in federate(assembly.method, assembly.share, plan, self.engine, server, ledger):
+        self.audit.note(
+            "begin" if restored is None else "resume",
+            round=server.round,
+            method=assembly.settings.method,
+            settings=assembly.settings.digest(),
+            version=source_version(),
+        )
+        try:
+            self._rounds(server, selection, ledger, started)
+            return self._finish(server, selection, ledger, started)
+        finally:
+            self.audit.write()  # also of a round that failed: its messages have crossed
+
+    def _rounds(self, server: Server, selection: Selection, ledger: Ledger, started: float) -> None:
+        assembly, plan = self.assembly, self.assembly.settings.plan
+        checks = Checks.of(assembly.method, assembly.net, assembly.share, plan)
+        for played in federate(assembly.method, assembly.share, plan, self.engine, server, ledger, checks, self.audit):
             for sentence in played.refused:
                 self.watcher.said(sentence)
             if played.missing:
@@ -275,9 +294,9 @@ class Execution:
                 self.directory.save_best(selection)
             line = self._line(played, server, selection)
             self.directory.append(line)
-            self.directory.save(server, selection, ledger, time.monotonic() - started)
+            self.audit.write()
+            self.directory.save(server, selection, ledger, time.monotonic() - started, self.audit.head)
             self.watcher.round(line)
-        return self._finish(server, selection, ledger, started)
 
     def _select(self, selection: Selection, evaluation: Evaluation, state: Tensors) -> bool:
         accuracy = evaluation.accuracy(self.assembly.settings.plan.validation_mean)
@@ -330,17 +349,17 @@ class Execution:
     def _finish(self, server: Server, selection: Selection, ledger: Ledger, started: float) -> RunResult:
         assembly, settings = self.assembly, self.assembly.settings
         model = assembly.method.evaluated(server)
-        last = evaluate(self.engine, model, server.round, ledger)
+        last = evaluate(self.engine, model, server.round, ledger, audit=self.audit)
         self._select(selection, last, model)
         selection.finished(server.round, model)
         images: Held = "test" if settings.data.in_domain_test > 0 else "validation"
         last_in_domain = (
-            last if images == "validation" else evaluate(self.engine, model, server.round, ledger, images)
+            last if images == "validation" else evaluate(self.engine, model, server.round, ledger, images, self.audit)
         )
         score, measured = self._on_target(examine, selection.state) or (NOT_TESTED, None)
         in_domain, last_score = last_in_domain, score
         if selection.round != server.round:
-            in_domain = evaluate(self.engine, selection.state, selection.round, ledger, images)
+            in_domain = evaluate(self.engine, selection.state, selection.round, ledger, images, self.audit)
             last_score = self._on_target(measure, model) or NOT_TESTED
         result = RunResult(
             method=settings.method,
