@@ -37,7 +37,8 @@ from unseen.core.files import (
 )
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Server, Tensors
-from unseen.federation import audit
+from unseen.federation.audit import BEGINNING, AuditLog, Chain, read_chain
+from unseen.federation.audit import NAME as AUDIT
 from unseen.federation.client_state import VERSIONS, ClientStates
 from unseen.federation.ledger import Ledger
 from unseen.runs import own_methods
@@ -185,7 +186,7 @@ class RunDirectory:
         write_tensors(path, selection.state, selection.to_json())
 
     def save(
-        self, server: Server, selection: Selection, ledger: Ledger, seconds: float, audited: str = audit.BEGINNING
+        self, server: Server, selection: Selection, ledger: Ledger, seconds: float, audited: str = BEGINNING
     ) -> None:
         """The server after a round. Older files go only once this one is whole. `audited`: the audit log's last hash."""
         about = {
@@ -272,15 +273,15 @@ class RunDirectory:
             log.write()
 
     # --- the audit log -------------------------------------------------------------------------------------------
-    def audit(self) -> audit.AuditLog:
-        return audit.AuditLog.at(self.path / audit.NAME)
+    def audit(self) -> AuditLog:
+        return AuditLog.at(self.path / AUDIT)
 
-    def verify_audit(self) -> audit.Chain:
+    def verify_audit(self) -> Chain:
         """The chain of the audit log, held against the newest whole checkpoint."""
-        chain = audit.read_chain(self.path / audit.NAME)
+        chain = read_chain(self.path / AUDIT)
         for number, path in sorted(self._checkpoints("round").items(), reverse=True):
-            known = checkpoint_about(path).get("audited", audit.BEGINNING)
-            if not chain.fault and known not in chain.hashes | {audit.BEGINNING}:
+            known = checkpoint_about(path).get("audited", BEGINNING)
+            if not chain.fault and known not in chain.hashes | {BEGINNING}:
                 return replace(chain, fault=f"its end is missing: the checkpoint of round {number} knows a later entry")
         return chain
 
