@@ -8,6 +8,7 @@ A real site is told by its node config who it is and where its images are; nothi
     device    cpu, cuda, ... (default: the run's)
     threads   CPU threads (default: 1, with which every engine gives the same bits)
     weights   a file with pretrained weights, where the run's are a file of the server
+    files     files that a method's fields may name, with commas between them (default: none)
     epsilon, delta, clip    local differential privacy: see `privacy`
 """
 
@@ -39,7 +40,7 @@ from unseen.federation.audit import NAME as AUDIT
 from unseen.federation.audit import AuditLog, told
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
-from unseen.method import Method
+from unseen.method import Method, files_of
 from unseen.nets.net import Net
 from unseen.registry import parse
 from unseen.runs.directory import directory_for
@@ -62,6 +63,7 @@ class SiteConfig:
     device: str | None = None
     threads: int = 1
     weights: str | None = None
+    files: frozenset[Path] = frozenset()
     privacy: LocalPrivacy | None = None
 
     @classmethod
@@ -79,6 +81,7 @@ class SiteConfig:
             device=str(config["device"]) if config.get("device") else None,
             threads=int(config.get("threads") or 1),
             weights=str(config["weights"]) if config.get("weights") else None,
+            files=frozenset(_file(word) for word in str(config.get("files") or "").split(",") if word.strip()),
             privacy=LocalPrivacy.read(config),
         )
 
@@ -170,6 +173,7 @@ def _site_runner(own: SiteConfig, settings_json: str, classes_json: str) -> Clie
     prepare_process(settings.plan.precision, settings.plan.device)  # the same kernels at every site
     classes = [str(c) for c in json.loads(classes_json)]
     method = parse(settings.method, settings.fields)
+    check_files(method, own)
     store = store_of(settings, index_site(own.folder, classes, own.site))
     rows = np.arange(len(store.index), dtype=np.int64)
     data = settings.data
@@ -178,6 +182,20 @@ def _site_runner(own: SiteConfig, settings_json: str, classes_json: str) -> Clie
     # By the settings as the server sent them: the same experiment, whatever this site adds to it.
     states = ClientStates(own.keep / directory_for(sent, Path()).name)
     return ClientRunner(method, net, settings.plan, {own.site: site}.__getitem__, states, augmenter(settings))
+
+
+def _file(word: str) -> Path:
+    return Path(word.strip()).expanduser().resolve()
+
+
+def check_files(method: Method, own: SiteConfig) -> None:
+    """Before anything is opened: the server names no path here, and learns nothing of what lies on this disk."""
+    for field, name in files_of(method).items():
+        if _file(name) not in own.files:
+            raise UserError(
+                f'The run names a file in the field {field}, and this site has not allowed it: add files="PATH" to its '
+                f"node config, with the same path as in the run."
+            )
 
 
 def _net(settings: Settings, method: Method, own: SiteConfig, classes: int) -> Net:
