@@ -27,6 +27,7 @@ from unseen.method import Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.contrast import supervised_contrast
 from unseen.nets.parts.heads import logits_under, remember_head, remembered_heads
+from unseen.nets.parts.shifted import untracked
 from unseen.nets.parts.styles import Style, restyle, style_of
 
 EPSILON = 1e-5  # beside the variances
@@ -79,15 +80,10 @@ class MCSAD(Method):
         heads = remembered_heads(work.brief) or [unprefixed("head.", work.received)]  # in the first round: the server's
         maps = net.run_stage(0, batch.x)
         features = from_stage(net, 1, maps)
-        # The tries are passes of their own: they must not move running statistics.
-        statistics = [(buffer, buffer.clone()) for buffer in net.buffers()]
         for stage in range(self.stages):
-            maps = self.harder(net, heads, stage, maps, labels)
-            for buffer, before in statistics:
-                buffer.copy_(before)
-            if stage + 1 < self.stages:
-                maps = net.run_stage(stage + 1, maps)
-                statistics = [(buffer, buffer.clone()) for buffer in net.buffers()]
+            maps = maps if stage == 0 else net.run_stage(stage, maps)
+            with untracked(net):  # a try is a pass of its own
+                maps = self.harder(net, heads, stage, maps, labels)
         restyled = from_stage(net, self.stages, maps)
         logits, hard = net.head(features), net.head(restyled)
         with torch.no_grad():

@@ -67,6 +67,18 @@ def first_neighbours(rows: Tensor) -> list[list[int]]:
     return [[row for row in range(count) if root[row] == number] for number in sorted(set(root))]
 
 
+def last_partition(rows: Tensor) -> list[list[int]]:
+    """FINCH's last partition: clusters of clusters, by their means, as long as more than one is left."""
+    found = first_neighbours(rows)
+    while len(found) > 2:
+        means = torch.stack([rows[cluster].mean(0) for cluster in found])
+        merged = [sorted(row for number in group for row in found[number]) for group in first_neighbours(means)]
+        if len(merged) == 1:
+            break
+        found = merged
+    return found
+
+
 def stacked(rows: Sequence[Tensor], size: int) -> Tensor:
     """Rows as a matrix, also when there are none."""
     return torch.stack(list(rows)).float() if rows else torch.zeros(0, size)
