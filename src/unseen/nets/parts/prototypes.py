@@ -58,8 +58,11 @@ def first_neighbours(rows: Tensor) -> list[list[int]]:
     if count < 2:
         return [list(range(count))] if count else []
     unit = F.normalize(rows, dim=1)
-    likeness = (unit[:, None] * unit[None]).sum(2).fill_diagonal_(-2.0)
-    nearest = likeness.argmax(1).tolist()
+    nearest = []
+    for number, row in enumerate(unit):  # one at a time: all pairs of all numbers at once would not fit for many rows
+        likeness = (row * unit).sum(1)
+        likeness[number] = -2.0
+        nearest.append(int(likeness.argmax()))
     root = list(range(count))
     for row, other in enumerate(nearest):  # links, followed by giving all members one number
         old, new = root[row], root[other]
