@@ -39,7 +39,9 @@ def test_tracked_statistics_by_hand() -> None:
     variances = torch.tensor([[1.0, 1.0], [1.0, 1.0]]), torch.tensor([[2.0, 9.0]])
     first = rule.statistics(norm, means[0], variances[0], 16)
     assert first.mean.tolist() == [[2.0, 0.0]]
-    np.testing.assert_allclose(first.std.detach().numpy() ** 2, [[2.0, 1.0]], atol=1e-4)  # (1 + 1) and 1: over the batch
+    np.testing.assert_allclose(
+        first.std.detach().numpy() ** 2, [[2.0, 1.0]], atol=1e-4
+    )  # (1 + 1) and 1: over the batch
     second = rule.statistics(norm, means[1], variances[1], 16)
     assert second.mean.tolist() == [[0.75 * 2 + 0.25 * 6, 0.25 * 4]]
     np.testing.assert_allclose(second.std.detach().numpy() ** 2, [[0.75 * 2 + 0.25 * 2, 0.75 + 0.25 * 9]], atol=1e-4)

@@ -81,7 +81,9 @@ def test_copies_take_the_style_by_the_blend() -> None:
     with torch.no_grad():
         maps = net.run_stage(0, images.x)
         mean, std = maps.mean((2, 3)), (maps.var((2, 3), correction=0) + EPSILON).sqrt()
-        moved = (maps - mean[:, :, None, None]) / std[:, :, None, None] * style[1][:, None, None] + style[0][:, None, None]
+        moved = (maps - mean[:, :, None, None]) / std[:, :, None, None] * style[1][:, None, None] + style[0][
+            :, None, None
+        ]
         for stage in range(1, net.stages):
             moved = net.run_stage(stage, moved)
         torch.testing.assert_close(method.copies(work, images.x, maps), net.pool(moved), rtol=1e-3, atol=1e-4)

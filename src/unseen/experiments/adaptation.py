@@ -225,7 +225,9 @@ class T3A:
 
     def __init__(self, method: Method, net: Net, keep: int) -> None:
         if not isinstance(net.head, nn.Linear):
-            raise UserError(f'"{name_of(method)}" has no linear head, which t3a needs: evaluate a run of another method.')
+            raise UserError(
+                f'"{name_of(method)}" has no linear head, which t3a needs: evaluate a run of another method.'
+            )
         self.method, self.keep, self.classes = method, keep, net.classes
         self.features = net.head.weight.detach().float().clone()
         with torch.no_grad():

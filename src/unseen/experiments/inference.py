@@ -29,6 +29,7 @@ from unseen.runs.results import EvaluationLine, number
 from unseen.runs.run import one_thread
 from unseen.runs.settings import NO_TARGET
 
+
 def inference_of(name: str, given: Mapping[str, Any] | None = None) -> Inference:
     """`"iabn"` and `{"k": "3"}` -> a rule."""
     if name not in RULES:

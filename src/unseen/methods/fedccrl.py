@@ -76,7 +76,9 @@ class FedCCRL(Method):
             share = torch.tensor(dice.beta(self.alpha, self.alpha, (len(x), 1)), dtype=x.dtype, device=x.device)
             drawn = pool[torch.randint(len(pool), (len(x),), generator=work.rng)].to(x)
             own = style_of(x)
-            mixed = Style(*(share * mine + (1 - share) * other for mine, other in zip(own, drawn.unbind(1), strict=True)))
+            mixed = Style(
+                *(share * mine + (1 - share) * other for mine, other in zip(own, drawn.unbind(1), strict=True))
+            )
             x = restyle(x, *mixed, own).clamp(0, 1)
         return aug_mix(x, work.rng)
 

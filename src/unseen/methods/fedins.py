@@ -22,7 +22,7 @@ from torch import Tensor
 from unseen.core.types import Batch, Share, Work
 from unseen.method import Method, Range, Traits
 from unseen.nets.net import Net
-from unseen.nets.parts.pools import Keys, PooledHead, Scaled, add_pools
+from unseen.nets.parts.pools import Keys, add_pools
 from unseen.nets.parts.towers import freeze, share_trained
 
 
@@ -39,13 +39,7 @@ class FedIns(Method):
     weight: float = 0.1  # of the pull of keys to the images that take them
 
     def build(self, net: Net) -> Net:
-        add_pools(freeze(net, self.name), self.pool, self.take)
-        for module in net.modules():
-            if isinstance(module, Scaled):
-                module.scale.requires_grad_(True)
-                module.shift.requires_grad_(True)
-        assert isinstance(net.head, PooledHead)
-        return net
+        return add_pools(freeze(net, self.name), self.pool, self.take)
 
     def share(self, net: Net) -> Share:
         return share_trained(net)

@@ -101,7 +101,7 @@ class FISC(Method):
         if not server.memory:
             return {}
         style = between(torch.stack([server.memory[client] for client in sorted(server.memory)]))
-        return dict.fromkeys(chosen, {"style": style})
+        return {client: {"style": style} for client in chosen}
 
     def copies(self, work: Work, x: Tensor, maps: Tensor) -> Tensor:
         """The features of copies on the way to the common style; `maps` are those of the images' first stage."""

@@ -63,7 +63,7 @@ class MCSAD(Method):
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
     ) -> Mapping[ClientId, Tensors]:
-        return dict.fromkeys(chosen, dict(server.memory))
+        return {client: dict(server.memory) for client in chosen}
 
     def harder(self, net: Net, heads: Sequence[Tensors], stage: int, maps: Tensor, labels: Tensor) -> Tensor:
         """The maps after a stage, in a style that the heads find harder."""

@@ -66,7 +66,10 @@ def text_head(path: str, net: Net) -> tuple[nn.Linear, nn.Linear]:
             f'"classes" of "{path}" has the shape {tuple(classes.shape)}: '
             f"{net.classes} classes and a projection to {projection.shape[0]} need ({net.classes}, {projection.shape[0]})."
         )
-    layers = nn.Linear(net.feature_size, len(projection), bias=False), nn.Linear(len(projection), net.classes, bias=False)
+    layers = (
+        nn.Linear(net.feature_size, len(projection), bias=False),
+        nn.Linear(len(projection), net.classes, bias=False),
+    )
     with torch.no_grad():
         layers[0].weight.copy_(projection)
         layers[1].weight.copy_(F.normalize(classes, dim=1))
