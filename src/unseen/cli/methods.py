@@ -43,7 +43,14 @@ def methods(
             return
         columns = ["idea", "method", "year", "what it is", "sends beyond weights", "owns"]
         rows = [
-            [FAMILIES[family], card.name, str(card.year or ""), card.headline, card.sends or "nothing", ", ".join(card.owns)]
+            [
+                FAMILIES[family],
+                card.name,
+                str(card.year or ""),
+                card.headline,
+                card.sends or "nothing",
+                ", ".join(card.owns),
+            ]
             for family, group in groups.items()
             for card in group
         ]
