@@ -34,7 +34,8 @@ def site(client: str = "a", count: int = 32, classes: int = 3, seed: int = 0) ->
     return Site(client, random_images(count, classes, seed), random_images(12, classes, seed + 100))
 
 
-BACKBONES = {"doprompt": "test_vit"}  # where a convnet will not do
+# Where a convnet will not do.
+BACKBONES = {"doprompt": "test_vit", "promptfl": "test_vit", "fedclip": "test_vit", "fedins": "test_vit"}
 
 
 def tiny_net(method: Method, classes: int = 3, bottleneck: int | None = None, seed: int = 0) -> Net:

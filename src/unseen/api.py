@@ -23,7 +23,8 @@ from unseen.engines.local import open_local
 from unseen.experiments import grid
 from unseen.experiments.board import board_for, following
 from unseen.experiments.collect import Collection, collect
-from unseen.experiments.inference import Inference, evaluate_run, read_rules
+from unseen.experiments.inference import evaluate_run, read_rules
+from unseen.experiments.inference_rules import Inference
 from unseen.experiments.sweep import Watching
 from unseen.experiments.tune import Choices
 from unseen.experiments.tune import tune as search

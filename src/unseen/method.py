@@ -28,6 +28,7 @@ from unseen.core.forms import ANYTHING, Asked, Forms
 from unseen.core.options import A_FILE
 from unseen.core.tensors import RunningMean, prefixed, unprefixed
 from unseen.core.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
+from unseen.core.words import ONE_OWNER
 from unseen.nets.net import Net
 
 Weigh = Callable[[Reply], float]
@@ -220,9 +221,6 @@ class Method:
 
 
 # --- composition -----------------------------------------------------------------------------------------------------
-ONE_OWNER = ("loss", "step", "weigh", "merge", "evaluated", "predict")
-
-
 def overrides(part: Method, verb: str) -> bool:
     """Does this method say something of its own for a verb?"""
     return getattr(type(part), verb) is not getattr(Method, verb)

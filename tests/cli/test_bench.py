@@ -51,8 +51,9 @@ def test_a_set_field_is_for_the_methods_that_have_it() -> None:
 def test_all_is_every_method_that_fits_the_net() -> None:
     plan = plan_bench({"methods": "fedbn+ga,all,fedprox:mu=0.5", "targets": "ink", "set": ["lambda1=0.2"]})
     todo, labels = [run.settings for run in plan.runs], plan.labels
-    assert {s.method for s in todo} == {*registered(), "fedbn+ga"} - {"doprompt"}  # which needs tokens
-    assert list(plan.left_out) == ["doprompt"] and plan.left_out["doprompt"].startswith("A prompt needs the tokens")
+    need_tokens = {"doprompt", "fedclip", "fedins", "promptfl"}
+    assert {s.method for s in todo} == {*registered(), "fedbn+ga"} - need_tokens
+    assert set(plan.left_out) == need_tokens and plan.left_out["doprompt"].startswith("A prompt needs the tokens")
     assert labels["fedprox"] == "fedprox" and labels["fedprox (mu=0.5)"]
     assert [s.fields for s in todo if s.method == "fedfd"] == [{"lambda1": 0.2}]
     with pytest.raises(UserError, match="same"):

@@ -22,7 +22,8 @@ from unseen.registry import registered
 from unseen.runs.directory import RunDirectory
 
 METHODS = [*registered(), "fedbn+fedfd+ga", "fedavg+guide"]
-NEEDS: dict[str, dict[str, Any]] = {"doprompt": {"backbone": "test_vit", "image_size": 32}}  # it has no convnet
+TOKENS: dict[str, Any] = {"backbone": "test_vit", "image_size": 32}  # no convnet will do
+NEEDS = {"doprompt": TOKENS, "promptfl": TOKENS, "fedclip": TOKENS, "fedins": TOKENS}
 POOLED = "erm, centralized"  # all images in one place: a client of its own, and no deployment
 LANES = 4  # ServerApps at a time: a SuperNode that always has something to do does not sleep 3 s between two messages
 

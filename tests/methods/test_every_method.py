@@ -11,7 +11,9 @@ import torch
 from tests.tiny_federation import federation, same
 from tests.tiny_work import batch, make_work, random_images, tiny_net
 from unseen.core.tensors import load, snapshot
-from unseen.method import Method
+from unseen.core.words import ONE_OWNER
+from unseen.method import Method, overrides
+from unseen.methods import FAMILIES, by_family, cards
 from unseen.registry import parse, registered
 
 METHODS = list(registered())
@@ -103,8 +105,17 @@ def test_has_a_row_in_the_table_of_methods_that_says_what_it_sends(name: str) ->
     rows = [line for line in table.splitlines() if line.startswith(f"| [`{name}`]({page}) |")]
     assert len(rows) == 1
     _, _, year, published, idea, sends, _ = (cell.strip() for cell in rows[0].split("|"))
-    assert re.fullmatch(r"(19|20)\d\d|ours", year) and published and idea
+    assert year == str(kind.year) and published and idea
     assert bool(sends) == bool(kind.traits.sends)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_its_card_says_without_torch_what_the_class_says(name: str) -> None:
+    kind, card = registered()[name], cards()[name]
+    assert (card.year, card.family) == (kind.year, kind.family)
+    assert kind.year > 1990 and kind.family and kind.family in FAMILIES
+    assert set(card.owns) == {verb for verb in ONE_OWNER if overrides(kind(), verb)}
+    assert card in by_family()[kind.family]
 
 
 def test_silobn_equals_fedavg_under_full_participation(tmp_path: Path) -> None:

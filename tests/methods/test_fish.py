@@ -15,10 +15,9 @@ def test_a_part_of_the_way_of_a_step_on_each_domain() -> None:
     images = replace(batch(8), domain=torch.tensor([0, 1, 0, 1, 2, 0, 1, 0]))  # one image of domain 2: left out
     fish, plain = make_work(Fish(rate=0.25), local_steps=4), make_work(Method())
     start = snapshot(plain.net)
-    order = [1, 0] if [2, 1, 0] == torch.randperm(3, generator=torch.Generator().manual_seed(0)).tolist() else None
+    drawn = torch.randperm(3, generator=torch.Generator().manual_seed(0)).tolist()
     parts = domains_of(images, torch.Generator().manual_seed(0))
-    assert sorted(part.domain.unique().tolist() for part in parts) == [[0], [1]]
-    assert order is None or [int(part.domain[0]) for part in parts] == order
+    assert [part.domain.unique().tolist() for part in parts] == [[domain] for domain in drawn if domain != 2]
     for part in parts:
         plain.method.step(plain, part)
     fish.method.step(fish, images)

@@ -213,3 +213,8 @@ def test_inference_rules_stand_below_the_methods_own(bench: Path) -> None:
     # Two seeds have both targets: (62.0 + 57.0) / 2 and (62.1 + 57.1) / 2; the gain is (3 * 10 + 2 * 4) / 5.
     assert iabn == ["fedbn", "iabn", "62.10 ± 0.10", "57.05 ± 0.07", "59.55 ± 0.07", "5", "+7.60"]
     assert (bench / "tables" / "inference-digits-digits.csv") in write_tables(collect(bench), bench / "tables")
+    some = next(iter(group.rows[1].runs.values()))
+    some.append_evaluation(EvaluationLine("tent", 0.5, None, 9, depends="those before"))
+    some.append_evaluation(EvaluationLine("tbn (batch=8)", 0.5, None, 9))  # of a version that did not say so
+    marked = inference_grid(group)
+    assert marked is not None and [row[1].text for row in marked.rows] == ["own", "iabn", "tbn (batch=8)†", "tent†"]

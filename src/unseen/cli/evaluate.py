@@ -12,7 +12,7 @@ from unseen.cli.screen import Pace, errors, in_terminal, percent, print_grid, pr
 from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
-    from unseen.experiments.inference import Inference
+    from unseen.experiments.inference_rules import Inference
     from unseen.runs.directory import RunDirectory
     from unseen.runs.results import EvaluationLine
 
@@ -27,8 +27,8 @@ def evaluate(
     inference: Annotated[
         str,
         typer.Option(
-            help="By which statistics, with commas: own, tbn, iabn, mixnorm, fixed-alpha, random-alpha; or all. "
-            "Fields follow a colon: tbn:batch=1."
+            help="By which rule, with commas: own, iabn, mixnorm, fixed-alpha, random-alpha; those under which images "
+            "influence each other: tbn, tsmobn, tent, sar, t3a, lame; or all. Fields follow a colon: tbn:batch=1."
         ),
     ] = "own",
     methods: Annotated[
@@ -42,7 +42,7 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:NUMBER or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")] = False,
 ) -> None:
-    """Test trained models on their unseen domains again, by other rules for the statistics of their BatchNorms.
+    """Test trained models on their unseen domains again, by other rules: for BatchNorm's statistics, or adapting.
 
     The same command again goes on where it was stopped.
     """
@@ -96,7 +96,8 @@ def _print_run(run: RunDirectory, rules: Sequence[Inference]) -> None:
         fields = ", ".join(f"{name}={value}" for name, value in found.fields.items())
         words = rule.name + (f" ({fields})" if fields else "")
         own = "" if rule.name == "own" or result is None else f"; by the method's own rule {percent(result.accuracy)}"
-        say(f"unseen accuracy {percent(found.accuracy)} by {words}, {found.examples:,} images{own}")
+        also = f"; an answer depends on {found.depends}" if found.depends else ""
+        say(f"unseen accuracy {percent(found.accuracy)} by {words}, {found.examples:,} images{own}{also}")
 
 
 def _print_tables(folder: Path) -> None:

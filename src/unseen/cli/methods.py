@@ -30,22 +30,33 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")] = False,
 ) -> None:
     """List all methods, or explain one: citation, fields, what it sends, how it composes."""
-    from unseen.methods import OWN_FILES, cards, check_names
+    from unseen.methods import FAMILIES, OWN_FILES, by_family, check_names
 
     if os.environ.get(OWN_FILES):
         from unseen.registry import registered
 
         registered()  # runs the user's own files: what is wrong with them is said now
     if name is None:
-        known = sorted(cards().values(), key=lambda card: card.name)
+        groups = by_family()
         if as_json:
-            print_json([asdict(card) for card in known])
+            print_json([asdict(card) for group in groups.values() for card in group])
             return
-        rows = [[card.name, card.headline, card.sends or "nothing"] for card in known]
-        columns = ["method", "what it is", "sends beyond weights"]
-        print_table(columns, rows, folded=columns[1:])
+        columns = ["idea", "method", "year", "what it is", "sends beyond weights", "owns"]
+        rows = [
+            [
+                FAMILIES[family],
+                card.name,
+                str(card.year or ""),
+                card.headline,
+                card.sends or "nothing",
+                ", ".join(card.owns),
+            ]
+            for family, group in groups.items()
+            for card in group
+        ]
+        print_table(columns, rows, folded=[columns[0], *columns[3:]])
         if in_terminal():
-            say("`unseen methods NAME` explains one; fedbn+fedprox runs two as one.")
+            say("`unseen methods NAME` explains one; fedbn+fedprox runs two as one, unless both own one verb.")
         return
     check_names(name)
     from unseen.method import parts_of
@@ -107,7 +118,8 @@ def explain(kind: type[Method]) -> str:
 
 
 def _composition(method: Method) -> list[str]:
-    from unseen.method import ONE_OWNER, Method, compose, overrides
+    from unseen.core.words import ONE_OWNER
+    from unseen.method import Method, compose, overrides
     from unseen.registry import registered
 
     tools = ("descend",)

@@ -12,6 +12,10 @@ def megabytes(size: float) -> str:
     return "0" if size == 0 else f"{size / 1e6:.2f} MB" if size >= 1e5 else f"{size / 1e3:.2f} kB"
 
 
+# Verbs of a method that only one part of a composed method may define. Here, because a list of methods does without torch.
+ONE_OWNER = ("loss", "step", "weigh", "merge", "evaluated", "predict")
+
+
 # --- foreign text: names of files, classes and sites, and sentences that came from elsewhere -------------------------
 JOINERS = "\u200c\u200d"  # some scripts need them between letters
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # controls, bidi marks, halves of letters, ends of lines

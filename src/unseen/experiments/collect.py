@@ -17,6 +17,7 @@ from unseen.core.options import options_of, value_of
 from unseen.core.shown import Row as ShownRow
 from unseen.core.shown import Shown
 from unseen.data.catalog import CATALOG
+from unseen.experiments.inference_rules import RULES
 from unseen.experiments.statistics import (
     Cell,
     Comparison,
@@ -63,6 +64,12 @@ class Row:
                 if rule != "own" and line.accuracy is not None:
                     found.setdefault(rule, {})[cell] = 100 * line.accuracy
         return {"own": self.scores(), **dict(sorted(found.items()))} if found else {}
+
+    def depends(self, rule: str) -> bool:
+        """Does an answer by this rule depend on other images? Older records do not say so, but their rules do."""
+        lines = [run.evaluations().get(rule) for run in self.runs.values()]
+        kind = RULES.get(rule.partition(" ")[0])
+        return any(line.depends for line in lines if line) or (kind is not None and bool(kind.depends))
 
     @property
     def sends(self) -> str:

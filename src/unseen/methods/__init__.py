@@ -9,13 +9,29 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from unseen.core.errors import UserError, unknown
+from unseen.core.words import ONE_OWNER
 
+FAMILIES = {  # the ideas, in the order of lists and pages
+    "averaging": "Averaging, and against drift",
+    "servers": "Servers that do more than average",
+    "weights": "Weights of clients",
+    "gradients": "Gradients and risks that agree",
+    "flat minima": "Flat minima",
+    "augmentation": "Images and features changed",
+    "styles": "Styles and spectra",
+    "features": "Features that do not tell the domain",
+    "prototypes": "Prototypes",
+    "heads": "Heads of others",
+    "normalisation": "Normalisation",
+    "adapters": "Adapters and prompts",
+    "": "Of your own",
+}
 OWN_FILES = "UNSEEN_METHODS"  # the variable with the files of `unseen --with`, which all processes of a run inherit
 NO_OWN_FILES = "none"  # its value if no file is to be read, not even a copy in a run directory
 
@@ -33,6 +49,9 @@ class Card:
     name: str
     headline: str  # the first sentence of its class, or of its file
     sends: str  # beyond the model's weights; "" for nothing
+    year: int  # of the publication; 0 where its file does not say
+    family: str  # one of FAMILIES; "" where its file does not say
+    owns: tuple[str, ...]  # verbs that no other part of a composed method may define
 
 
 def cards() -> dict[str, Card]:
@@ -40,6 +59,13 @@ def cards() -> dict[str, Card]:
     files = [path for path in Path(__file__).parent.glob("*.py") if path.name != "__init__.py"]
     files += listed_files()
     return {card.name: card for path in sorted(files) for card in _cards_in(path)}
+
+
+def by_family() -> dict[str, list[Card]]:
+    """All methods by their idea, in the order of FAMILIES, and within an idea by year."""
+    every = sorted(cards().values(), key=lambda card: (card.year, card.name))
+    groups = {family: [card for card in every if card.family == family] for family in FAMILIES}
+    return {family: group for family, group in groups.items() if group}
 
 
 def check_names(text: str) -> None:
@@ -64,18 +90,45 @@ def _cards_in(path: Path) -> tuple[Card, ...]:
 
 
 def _read(tree: ast.Module) -> Iterator[Card]:
-    for node in tree.body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        values = {
-            _target(statement): statement.value for statement in node.body if isinstance(statement, ast.AnnAssign)
-        }
-        values |= {_target(statement): statement.value for statement in node.body if isinstance(statement, ast.Assign)}
-        name = values.get("name")
-        if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value:
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in classes.values():
+        values = _values(node)
+        name = _text(values.get("name"))
+        if name:
             about = inspect.cleandoc(ast.get_docstring(node) or ast.get_docstring(tree) or "")
             headline = about.split("\n\n")[0].replace("\n", " ")
-            yield Card(name.value, headline, _sends(values.get("traits")))
+            defined = _verbs(node, classes)
+            yield Card(
+                name,
+                headline,
+                _sends(values.get("traits")),
+                _number(values.get("year")),
+                _text(values.get("family")),
+                tuple(verb for verb in ONE_OWNER if verb in defined),
+            )
+
+
+def _values(node: ast.ClassDef) -> dict[str, ast.expr | None]:
+    """What a class sets in its body."""
+    values = {_target(line): line.value for line in node.body if isinstance(line, ast.AnnAssign)}
+    return values | {_target(line): line.value for line in node.body if isinstance(line, ast.Assign)}
+
+
+def _verbs(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> set[str]:
+    """The functions of a class and of those of its bases that are in its file."""
+    found = {line.name for line in node.body if isinstance(line, ast.FunctionDef)}
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in classes:
+            found |= _verbs(classes[base.id], classes)
+    return found
+
+
+def _text(value: ast.expr | None) -> str:
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+
+
+def _number(value: ast.expr | None) -> int:
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, int) else 0
 
 
 def _target(statement: ast.AnnAssign | ast.Assign) -> str:
@@ -86,6 +139,6 @@ def _target(statement: ast.AnnAssign | ast.Assign) -> str:
 def _sends(traits: ast.expr | None) -> str:
     """The word `sends` of `traits = Traits(sends="...")`."""
     for keyword in traits.keywords if isinstance(traits, ast.Call) else ():
-        if keyword.arg == "sends" and isinstance(keyword.value, ast.Constant):
-            return str(keyword.value.value)
+        if keyword.arg == "sends":
+            return _text(keyword.value)
     return ""

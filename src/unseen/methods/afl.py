@@ -27,6 +27,8 @@ from unseen.nets.parts.risk import received_risk
 @dataclass(frozen=True)
 class AFL(Method):
     name: ClassVar[str] = "afl"
+    year: ClassVar[int] = 2019
+    family: ClassVar[str] = "weights"
     traits: ClassVar[Traits] = Traits(sends="each client's training loss under the model it received")
     ranges: ClassVar[Mapping[str, Range]] = {"rate": Range(0.01, 1.0)}
 

@@ -70,6 +70,8 @@ class CORAL(Alignment):
     """CORAL: the features of all domains should have the same covariances."""
 
     name: ClassVar[str] = "coral"
+    year: ClassVar[int] = 2016
+    family: ClassVar[str] = "features"
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.1, 1000.0)}
 
     def distance(self, one: Tensor, two: Tensor) -> Tensor:
@@ -81,6 +83,8 @@ class MMD(Alignment):
     """MMD: the features of all domains should have the same distribution, as Gaussian kernels see it."""
 
     name: ClassVar[str] = "mmd"
+    year: ClassVar[int] = 2018
+    family: ClassVar[str] = "features"
     traits: ClassVar[Traits] = Traits(remark="MMD term alone, no autoencoder")
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.1, 10.0)}
 

@@ -22,6 +22,8 @@ from unseen.nets.surgery import swap_norms
 @dataclass(frozen=True)
 class BIN(Method):
     name: ClassVar[str] = "bin"
+    year: ClassVar[int] = 2018
+    family: ClassVar[str] = "normalisation"
     traits: ClassVar[Traits] = Traits(norms="BIN")
 
     stages: int | None = None  # stages whose norms are replaced, from the first; none for all

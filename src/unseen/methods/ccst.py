@@ -42,6 +42,8 @@ from unseen.nets.parts.styles import Style, style_of
 @dataclass(frozen=True)
 class CCST(Method):
     name: ClassVar[str] = "ccst"
+    year: ClassVar[int] = 2023
+    family: ClassVar[str] = "styles"
     traits: ClassVar[Traits] = Traits(
         sends="styles of its images (channel means and standard deviations), handed on to the other clients",
         remark="weight-free, ours",

@@ -32,6 +32,8 @@ from unseen.nets.surgery import swap_norms
 @dataclass(frozen=True)
 class COPA(Method):
     name: ClassVar[str] = "copa"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "heads"
     traits: ClassVar[Traits] = Traits(sends="each client's own classifier head, handed on to all clients", norms="BIN")
 
     normalisation: Literal["bin", "ibn", "bn"] = "bin"  # hybrid: a gate per channel, or half of the channels each

@@ -43,6 +43,8 @@ def fuse(values: list[Tensor]) -> Tensor:
 @dataclass(frozen=True)
 class CSAC(Method):
     name: ClassVar[str] = "csac"
+    year: ClassVar[int] = 2023
+    family: ClassVar[str] = "servers"
     traits: ClassVar[Traits] = Traits(ignores=frozenset({"weigh"}))  # distances are the weights
 
     pretraining: int = 1  # a client's first rounds, in which it trains alone; the authors: 1,800 steps

@@ -29,6 +29,8 @@ from unseen.nets.parts.adversarial import domain_classifier, reversed_gradient
 @dataclass(frozen=True)
 class DANN(Method):
     name: ClassVar[str] = "dann"
+    year: ClassVar[int] = 2016
+    family: ClassVar[str] = "features"
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.01, 1.0)}
 
     weight: float = 1.0  # lambda, of the reversed gradient

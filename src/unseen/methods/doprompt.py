@@ -27,6 +27,8 @@ from unseen.nets.parts.prompts import Prompt, add_prompt, instead, prompt_of
 @dataclass(frozen=True)
 class DoPrompt(Method):
     name: ClassVar[str] = "doprompt"
+    year: ClassVar[int] = 2022
+    family: ClassVar[str] = "adapters"
     traits: ClassVar[Traits] = Traits(needs_full_state=True)  # the global prompt, which clients do not load
 
     length: int = 4  # tokens of the prompt

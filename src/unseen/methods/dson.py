@@ -31,6 +31,8 @@ from unseen.nets.surgery import swap_norms
 @dataclass(frozen=True)
 class DSON(Method):
     name: ClassVar[str] = "dson"
+    year: ClassVar[int] = 2020
+    family: ClassVar[str] = "normalisation"
     traits: ClassVar[Traits] = Traits(
         sends="each client's own normalisation layers, handed on to all clients", norms="DSON"
     )

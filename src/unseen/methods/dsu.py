@@ -23,6 +23,8 @@ from unseen.nets.surgery import insert_after
 @dataclass(frozen=True)
 class DSU(Method):
     name: ClassVar[str] = "dsu"
+    year: ClassVar[int] = 2022
+    family: ClassVar[str] = "styles"
     ranges: ClassVar[Mapping[str, Range]] = {"p": Range(0.2, 1.0, log=False)}
 
     p: float = 0.5  # probability of drawing new styles, per batch and stage

@@ -29,6 +29,8 @@ from unseen.nets.parts.spectra import low_amplitudes, with_amplitudes
 @dataclass(frozen=True)
 class ELCFS(Method):
     name: ClassVar[str] = "elcfs"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "styles"
     traits: ClassVar[Traits] = Traits(
         sends="low-frequency amplitude spectra of some training images, handed on to the other clients"
     )

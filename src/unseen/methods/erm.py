@@ -18,3 +18,5 @@ from unseen.method import Method
 @dataclass(frozen=True)
 class ERM(Method):
     name: ClassVar[str] = "erm"
+    year: ClassVar[int] = 1998
+    family: ClassVar[str] = "averaging"

@@ -79,6 +79,8 @@ def frozen(module: nn.Module) -> Iterator[None]:
 @dataclass(frozen=True)
 class FedADG(Method):
     name: ClassVar[str] = "fedadg"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "features"
     traits: ClassVar[Traits] = Traits(
         sends="the weights of a generator of features, by class",
         counts_images=False,  # Algorithm 1, step s3: 1 / K

@@ -18,3 +18,5 @@ from unseen.method import Method
 @dataclass(frozen=True)
 class FedAvg(Method):
     name: ClassVar[str] = "fedavg"
+    year: ClassVar[int] = 2017
+    family: ClassVar[str] = "averaging"

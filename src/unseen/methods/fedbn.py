@@ -21,6 +21,8 @@ from unseen.nets.net import Net
 @dataclass(frozen=True)
 class FedBN(Method):
     name: ClassVar[str] = "fedbn"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "normalisation"
 
     def share(self, net: Net) -> Share:
         return net.share_all().keeping(net.state_of(_BatchNorm))

@@ -85,6 +85,8 @@ def side_by_side(work: Work) -> Tensors:
 @dataclass(frozen=True)
 class FedFD(WithGlobalStatistics):
     name: ClassVar[str] = "fedfd"
+    year: ClassVar[int] = 2024
+    family: ClassVar[str] = "normalisation"
     ranges: ClassVar[Mapping[str, Range]] = {"lambda1": Range(0.05, 0.5), "lambda2": Range(0.5, 8.0)}
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "mean": {"reduce": "mean", "smallest_map": 49},
@@ -201,6 +203,8 @@ class Adapter(WithGlobalStatistics):
     """The instance feature adapter alone, on SiloBN (Table 3, c1). `fedfd+adapter` is `fedfd-a`."""
 
     name: ClassVar[str] = "adapter"
+    year: ClassVar[int] = 2024
+    family: ClassVar[str] = "normalisation"
     ranges: ClassVar[Mapping[str, Range]] = {"adapter_lr": Range(0.03, 1.0)}
     traits: ClassVar[Traits] = Traits(needs_full_state=True, norms="norms with adapters")
 
@@ -350,6 +354,8 @@ class FedFDA(Adapter, FedFD):
     """Both: the network on diversified features, the adapters in turn with it."""
 
     name: ClassVar[str] = "fedfd-a"
+    year: ClassVar[int] = 2024
+    family: ClassVar[str] = "normalisation"
     ranges: ClassVar[Mapping[str, Range]] = FedFD.ranges
 
     def loss(self, work: Work, batch: Batch) -> Tensor:

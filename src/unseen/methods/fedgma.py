@@ -25,6 +25,8 @@ from unseen.method import Method, Range, Weigh
 @dataclass(frozen=True)
 class FedGMA(Method):
     name: ClassVar[str] = "fedgma"
+    year: ClassVar[int] = 2023
+    family: ClassVar[str] = "servers"
     ranges: ClassVar[Mapping[str, Range]] = {"tau": Range(0.1, 1.0, log=False), "rate": Range(0.3, 3.0)}
 
     tau: float = 0.4  # agreement from which on the mean update counts in full

@@ -66,7 +66,7 @@ class FedIIR(Method):
         for key, value in mean.result().items():
             before = server.memory.get(key, torch.zeros(()))
             server.memory[key] = self.ema * before + (1 - self.ema) * value
-        return dict.fromkeys(chosen, dict(server.memory))
+        return {client: dict(server.memory) for client in chosen}
 
     def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:
         if not work.brief:

@@ -25,6 +25,8 @@ from unseen.method import Method, Traits, Weigh
 @dataclass(frozen=True)
 class FedNova(Method):
     name: ClassVar[str] = "fednova"
+    year: ClassVar[int] = 2020
+    family: ClassVar[str] = "averaging"
     traits: ClassVar[Traits] = Traits(sends="how many local steps each tensor was trained for")
 
     def report(self, work: Work) -> Tensors:

@@ -50,6 +50,8 @@ def matching(products: Tensor, weights: Tensor, kappa: float) -> Tensor:
 @dataclass(frozen=True)
 class FedOMG(Method):
     name: ClassVar[str] = "fedomg"
+    year: ClassVar[int] = 2025
+    family: ClassVar[str] = "servers"
     ranges: ClassVar[Mapping[str, Range]] = {
         "kappa": Range(0.05, 0.95, log=False),
         "rate": Range(0.3, 3.0),

@@ -48,6 +48,8 @@ class FedAvgM(ServerOptimizer):
     """FedAvgM: the server goes along the mean update with momentum."""
 
     name: ClassVar[str] = "fedavgm"
+    year: ClassVar[int] = 2019
+    family: ClassVar[str] = "servers"
     ranges: ClassVar[Mapping[str, Range]] = {"momentum": Range(0.3, 0.95, log=False), "rate": Range(0.03, 1.0)}
 
     momentum: float = 0.9  # beta: how much of its last move the server goes again
@@ -86,6 +88,8 @@ class FedAdagrad(Adaptive):
     """FedAdagrad: the server goes along the mean update by Adagrad."""
 
     name: ClassVar[str] = "fedadagrad"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "servers"
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square
@@ -96,6 +100,8 @@ class FedAdam(Adaptive):
     """FedAdam: the server goes along the mean update by Adam."""
 
     name: ClassVar[str] = "fedadam"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "servers"
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square
@@ -106,6 +112,8 @@ class FedYogi(Adaptive):
     """FedYogi: the server goes along the mean update by Yogi, whose rates change more slowly than Adam's."""
 
     name: ClassVar[str] = "fedyogi"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "servers"
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * (v - square).sign()

@@ -26,6 +26,8 @@ from unseen.nets.parts.prototypes import gather, own_prototypes, prototype_forms
 @dataclass(frozen=True)
 class FedProto(Method):
     name: ClassVar[str] = "fedproto"
+    year: ClassVar[int] = 2022
+    family: ClassVar[str] = "prototypes"
     traits: ClassVar[Traits] = Traits(
         sends="each client's mean features of every class, and their counts", remark="weights are averaged too"
     )

@@ -21,6 +21,8 @@ from unseen.method import Method, Range
 @dataclass(frozen=True)
 class FedProx(Method):
     name: ClassVar[str] = "fedprox"
+    year: ClassVar[int] = 2020
+    family: ClassVar[str] = "averaging"
     ranges: ClassVar[Mapping[str, Range]] = {"mu": Range(0.001, 1.0)}
 
     mu: float = 0.1  # weight of the proximal term; 0.1 in FedFD-A, Table 3 (a)

@@ -33,6 +33,8 @@ def ascent(parameters: Sequence[nn.Parameter], slopes: Gradients, rho: float, et
 @dataclass(frozen=True)
 class FedSAM(Method):
     name: ClassVar[str] = "fedsam"
+    year: ClassVar[int] = 2022
+    family: ClassVar[str] = "flat minima"
     ranges: ClassVar[Mapping[str, Range]] = {"rho": Range(0.005, 0.5)}
 
     adaptive: bool = False  # ASAM instead of SAM

@@ -26,6 +26,8 @@ from unseen.nets.parts.probabilistic import ClassGaussians, GaussianHead, draw, 
 @dataclass(frozen=True)
 class FedSR(Method):
     name: ClassVar[str] = "fedsr"
+    year: ClassVar[int] = 2022
+    family: ClassVar[str] = "features"
     traits: ClassVar[Traits] = Traits(counts_images=False)  # as in the authors' code
 
     norm: float = 0.01  # weight of ||z|| (L2R)

@@ -52,7 +52,7 @@ class Fishr(Method):
         if not server.memory:
             return {}
         mean = torch.stack([server.memory[client] for client in sorted(server.memory)]).mean(0)
-        return dict.fromkeys(chosen, {"mean": mean})
+        return {client: {"mean": mean} for client in chosen}
 
     def prepare(self, work: Work) -> None:
         if not isinstance(work.net.head, nn.Linear):

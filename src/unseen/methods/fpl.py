@@ -23,8 +23,8 @@ from unseen.core.forms import Asked, Forms
 from unseen.core.types import Batch, ClientId, Reply, Server, Tensors, Work
 from unseen.method import Method, Range, Traits
 from unseen.nets.parts.prototypes import (
-    first_neighbours,
     gather,
+    last_partition,
     own_prototypes,
     prototype_forms,
     remember,
@@ -40,7 +40,7 @@ def clustered(means: Tensor, counts: Tensor) -> Tensors:
     unbiased = torch.zeros(means.shape[1:], dtype=means.dtype)
     for k in range(means.shape[1]):
         members = means[counts[:, k] > 0, k]
-        centres = [members[rows].mean(0) for rows in first_neighbours(members)]
+        centres = [members[rows].mean(0) for rows in last_partition(members)]
         clusters += centres
         classes += [k] * len(centres)
         if centres:
@@ -55,6 +55,8 @@ def clustered(means: Tensor, counts: Tensor) -> Tensors:
 @dataclass(frozen=True)
 class FPL(Method):
     name: ClassVar[str] = "fpl"
+    year: ClassVar[int] = 2023
+    family: ClassVar[str] = "prototypes"
     traits: ClassVar[Traits] = Traits(sends="each client's mean features of every class, and their counts")
     ranges: ClassVar[Mapping[str, Range]] = {"temperature": Range(0.01, 0.5), "consistency": Range(0.1, 10.0)}
 

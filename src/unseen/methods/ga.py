@@ -42,6 +42,8 @@ def adjusted(weights: Mapping[ClientId, float], gaps: Mapping[ClientId, float], 
 @dataclass(frozen=True)
 class GA(Method):
     name: ClassVar[str] = "ga"
+    year: ClassVar[int] = 2023
+    family: ClassVar[str] = "weights"
     traits: ClassVar[Traits] = Traits(
         sends="each client's validation scores before and after the aggregation", validates_locally=True
     )

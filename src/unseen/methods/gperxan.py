@@ -32,6 +32,8 @@ from unseen.nets.surgery import swap_norms
 @dataclass(frozen=True)
 class GPerXAN(Method):
     name: ClassVar[str] = "gperxan"
+    year: ClassVar[int] = 2024
+    family: ClassVar[str] = "normalisation"
     traits: ClassVar[Traits] = Traits(norms="XAN")
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "gentle": {"start": 0.1, "affine": "bn", "mixing": "softmax", "local_weight": True, "local_plain_bn": False},

@@ -29,6 +29,8 @@ from unseen.nets.parts.risk import received_risk
 @dataclass(frozen=True)
 class GroupDRO(Method):
     name: ClassVar[str] = "groupdro"
+    year: ClassVar[int] = 2020
+    family: ClassVar[str] = "weights"
     traits: ClassVar[Traits] = Traits(
         sends="each client's training loss under the model it received", remark="a step per round"
     )

@@ -25,6 +25,8 @@ from unseen.nets.parts.heads import logits_under
 @dataclass(frozen=True)
 class Guide(Method):
     name: ClassVar[str] = "guide"
+    year: ClassVar[int] = 2024
+    family: ClassVar[str] = "heads"
     ranges: ClassVar[Mapping[str, Range]] = {"guidance": Range(0.05, 1.0)}
 
     guidance: float = 0.5  # lambda, the weight of the received head's cross-entropy; the paper searches 0, 0.25, ..., 1

@@ -23,6 +23,8 @@ from unseen.nets.surgery import swap_norms
 @dataclass(frozen=True)
 class IBN(Method):
     name: ClassVar[str] = "ibn"
+    year: ClassVar[int] = 2018
+    family: ClassVar[str] = "normalisation"
     traits: ClassVar[Traits] = Traits(norms="I-BN")
 
     stages: int = 3  # stages with split norms, from the first; the paper leaves the last one alone

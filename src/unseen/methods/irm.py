@@ -33,6 +33,8 @@ def invariance(logits: Tensor, labels: Tensor, halves: bool = False) -> Tensor:
 @dataclass(frozen=True)
 class IRM(Method):
     name: ClassVar[str] = "irm"
+    year: ClassVar[int] = 2019
+    family: ClassVar[str] = "gradients"
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.01, 10.0), "warmup": Range(0.0, 0.6, log=False)}
 
     weight: float = 0.1  # lambda, of the invariance penalty; large ones need a small learning rate

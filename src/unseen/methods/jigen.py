@@ -29,6 +29,8 @@ GRID = 3
 @dataclass(frozen=True)
 class JiGen(Method):
     name: ClassVar[str] = "jigen"
+    year: ClassVar[int] = 2019
+    family: ClassVar[str] = "augmentation"
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.05, 2.0), "whole": Range(0.3, 0.95, log=False)}
 
     weight: float = 0.7  # of the puzzles' cross-entropy

@@ -35,6 +35,8 @@ from unseen.nets.parts.complement import (
 @dataclass(frozen=True)
 class L2D(Method):
     name: ClassVar[str] = "l2d"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "augmentation"
 
     contrast: float = 1.0  # weight of the supervised contrast (alpha 1 of the code)
     likelihood: float = 1.0  # weight of the negative log-likelihood (alpha 2)

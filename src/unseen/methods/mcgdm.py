@@ -48,7 +48,7 @@ class MCGDM(Method):
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
     ) -> Mapping[ClientId, Tensors]:
-        return dict.fromkeys(chosen, dict(server.memory))
+        return {client: dict(server.memory) for client in chosen}
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
         net, labels = work.net, batch.y

@@ -22,6 +22,8 @@ from unseen.nets.surgery import insert_after
 @dataclass(frozen=True)
 class MixStyle(Method):
     name: ClassVar[str] = "mixstyle"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "styles"
     ranges: ClassVar[Mapping[str, Range]] = {"p": Range(0.2, 1.0, log=False), "alpha": Range(0.05, 1.0)}
 
     p: float = 0.5  # probability of mixing, per batch and stage

@@ -25,6 +25,8 @@ from unseen.method import Method, Range
 @dataclass(frozen=True)
 class Mixup(Method):
     name: ClassVar[str] = "mixup"
+    year: ClassVar[int] = 2018
+    family: ClassVar[str] = "augmentation"
     ranges: ClassVar[Mapping[str, Range]] = {"alpha": Range(0.05, 2.0)}
 
     alpha: float = 0.2  # of Beta(alpha, alpha): small values keep most of one of the two images; the paper: 0.1 to 0.4

@@ -36,6 +36,8 @@ def contrast(features: Tensor, received: Tensor, previous: Tensor, temperature: 
 @dataclass(frozen=True)
 class Moon(Method):
     name: ClassVar[str] = "moon"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "averaging"
     ranges: ClassVar[Mapping[str, Range]] = {"mu": Range(0.01, 5.0)}
 
     mu: float = 1.0  # weight of the contrastive term: 1 in the authors' code, 5 in its CIFAR-10 example

@@ -30,6 +30,8 @@ LEAST = 1e-10  # of a loss: F^(q-1) of no loss at all would be infinite
 @dataclass(frozen=True)
 class QFedAvg(Method):
     name: ClassVar[str] = "qfedavg"
+    year: ClassVar[int] = 2020
+    family: ClassVar[str] = "weights"
     traits: ClassVar[Traits] = Traits(
         sends="each client's training loss under the model it received, and its learning rate"
     )

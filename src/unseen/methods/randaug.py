@@ -24,6 +24,8 @@ MOST = 30  # the magnitude at which an operation is at its strongest
 @dataclass(frozen=True)
 class RandAug(Method):
     name: ClassVar[str] = "randaug"
+    year: ClassVar[int] = 2020
+    family: ClassVar[str] = "augmentation"
     ranges: ClassVar[Mapping[str, Range]] = {"magnitude": Range(3.0, 20.0, log=False)}
 
     operations: int = 2  # N, operations on each image

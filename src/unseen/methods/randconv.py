@@ -34,6 +34,8 @@ def disagreement(logits: Sequence[Tensor]) -> Tensor:
 @dataclass(frozen=True)
 class RandConv(Method):
     name: ClassVar[str] = "randconv"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "augmentation"
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.1, 20.0)}
 
     kernels: tuple[int, ...] = (1, 3, 5, 7)  # sizes k that a kernel is drawn from

@@ -24,6 +24,8 @@ from unseen.method import Method, Range
 @dataclass(frozen=True)
 class RSC(Method):
     name: ClassVar[str] = "rsc"
+    year: ClassVar[int] = 2020
+    family: ClassVar[str] = "augmentation"
     ranges: ClassVar[Mapping[str, Range]] = {"features": Range(0.05, 0.5), "batch": Range(0.05, 0.5)}
 
     features: float = 1 / 3  # part of the features that is muted

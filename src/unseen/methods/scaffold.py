@@ -25,6 +25,8 @@ from unseen.method import Method, Traits
 @dataclass(frozen=True)
 class Scaffold(Method):
     name: ClassVar[str] = "scaffold"
+    year: ClassVar[int] = 2020
+    family: ClassVar[str] = "averaging"
     traits: ClassVar[Traits] = Traits(
         sends="control variates: as many numbers again as the model has weights, up and down"
     )

@@ -48,6 +48,8 @@ def partners(labels: Tensor, rng: torch.Generator) -> Tensor:
 @dataclass(frozen=True)
 class SelfReg(Method):
     name: ClassVar[str] = "selfreg"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "features"
     ranges: ClassVar[Mapping[str, Range]] = {"features": Range(0.03, 1.0)}
 
     features: float = 0.3  # weight of the terms on features beside those on logits

@@ -27,6 +27,8 @@ RIDGE = 1e-5  # on the diagonal of a covariance of fewer images than dimensions,
 @dataclass(frozen=True)
 class SFA(Method):
     name: ClassVar[str] = "sfa"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "augmentation"
     ranges: ClassVar[Mapping[str, Range]] = {"scale": Range(0.05, 1.0), "shift": Range(0.05, 1.0)}
 
     scale: float = 0.5  # standard deviation of alpha

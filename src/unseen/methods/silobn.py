@@ -19,6 +19,8 @@ from unseen.nets.net import Net
 @dataclass(frozen=True)
 class SiloBN(Method):
     name: ClassVar[str] = "silobn"
+    year: ClassVar[int] = 2020
+    family: ClassVar[str] = "normalisation"
 
     def share(self, net: Net) -> Share:
         return net.share_all().keeping(net.running_statistics())

@@ -48,6 +48,8 @@ from unseen.nets.parts.styles import style_of
 @dataclass(frozen=True)
 class StableFDG(Method):
     name: ClassVar[str] = "stablefdg"
+    year: ClassVar[int] = 2023
+    family: ClassVar[str] = "styles"
     traits: ClassVar[Traits] = Traits(
         sends="style statistics: mean and variance over the client's images of the channel means and standard deviations "
         "after the first stage (4 x C numbers per round), passed on to other clients"

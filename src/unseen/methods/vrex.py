@@ -26,6 +26,8 @@ from unseen.method import Method, Range, Traits
 @dataclass(frozen=True)
 class VREx(Method):
     name: ClassVar[str] = "vrex"
+    year: ClassVar[int] = 2021
+    family: ClassVar[str] = "gradients"
     traits: ClassVar[Traits] = Traits(sends="each client's training loss")
     ranges: ClassVar[Mapping[str, Range]] = {"beta": Range(0.1, 10.0)}
 

@@ -247,15 +247,15 @@ def inference_grid(group: Group) -> Grid | None:
         grid.rows.append(
             [
                 GridCell(_marked(row)),
-                GridCell(rule),
+                GridCell(rule + ("†" if row.depends(rule) else "")),
                 *(GridCell(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)),
                 GridCell(str(len(scores)), number=len(scores)),
                 GridCell("-") if rule == "own" or math.isnan(gain) else GridCell(f"{gain:+.2f}", number=gain),
             ]
         )
     grid.notes.append(
-        "The selected models of the runs, not trained again. own: the method's own prediction. tbn sees a batch of unseen "
-        "images at once, the others one image. Δ: mean over the runs that were tested by both."
+        "The selected models of the runs, not trained again. own: the method's own prediction. †: an answer depends "
+        "on other unseen images (its batch, or all that came before). Δ: mean over the runs that were tested by both."
     )
     return grid
 

@@ -86,6 +86,7 @@ class EvaluationLine:
     examples: int
     fields: dict[str, Any] = field(default_factory=dict)
     measured: Measured | None = None
+    depends: str = ""  # on which images beside its own an answer depends, in words; "" for none
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -404,5 +404,7 @@ class Execution:
             "selected_round": selection.round,
             "method": settings.method,
         }
-        self.directory.finish(selection.state, about, ledger, result)
+        # What nobody trains does not travel (a frozen tower); the file of the model has it all the same.
+        still = {name: p.detach().cpu() for name, p in assembly.net.named_parameters() if not p.requires_grad}
+        self.directory.finish({**still, **selection.state}, about, ledger, result)
         return result

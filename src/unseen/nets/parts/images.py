@@ -155,6 +155,27 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 
 
+# --- AugMix ----------------------------------------------------------------------------------------------------------
+# Hendrycks et al.: AugMix. ICLR 2020. Its nine operations: none that the corruptions of its benchmark are made of.
+MIXED = ("shear x", "shear y", "shift x", "shift y", "rotate", "posterize", "solarize", "auto contrast", "equalize")
+BINS = 9  # strengths are 0 / 9 to 9 / 9, of which a severity of s draws from the s weakest
+
+
+def aug_mix(x: Tensor, rng: torch.Generator, severity: int = 3, chains: int = 3) -> Tensor:
+    """The images mixed with a mixture of chains of one to three operations; operations are drawn for the batch."""
+    dice = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
+    shares = torch.tensor(dice.dirichlet([1.0] * chains, len(x)), dtype=x.dtype, device=x.device)
+    kept = torch.tensor(dice.beta(1.0, 1.0, len(x)), dtype=x.dtype, device=x.device)[:, None, None, None]
+    mixed = torch.zeros_like(x)
+    for chain in range(chains):
+        changed = x
+        for _ in range(int(dice.integers(1, 4))):
+            strength = float(dice.integers(severity)) / BINS * (1 if dice.random() < 0.5 else -1)
+            changed = OPERATIONS[MIXED[int(dice.integers(len(MIXED)))]](changed, x.new_full((len(x),), strength))
+        mixed = mixed + shares[:, chain, None, None, None] * changed
+    return kept * x + (1 - kept) * mixed
+
+
 # --- random convolutions ---------------------------------------------------------------------------------------------
 def random_kernel(sizes: tuple[int, ...], rng: torch.Generator) -> Tensor:
     """3 x 3 x k x k from N(0, 1 / (3 k^2)), k one of `sizes`: the output is about as large as the input."""

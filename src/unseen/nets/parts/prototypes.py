@@ -65,13 +65,28 @@ def first_neighbours(rows: Tensor) -> list[list[int]]:
     if count < 2:
         return [list(range(count))] if count else []
     unit = F.normalize(rows, dim=1)
-    likeness = (unit[:, None] * unit[None]).sum(2).fill_diagonal_(-2.0)
-    nearest = likeness.argmax(1).tolist()
+    nearest = []
+    for number, row in enumerate(unit):  # one at a time: all pairs of all numbers at once would not fit for many rows
+        likeness = (row * unit).sum(1)
+        likeness[number] = -2.0
+        nearest.append(int(likeness.argmax()))
     root = list(range(count))
     for row, other in enumerate(nearest):  # links, followed by giving all members one number
         old, new = root[row], root[other]
         root = [new if number == old else number for number in root]
     return [[row for row in range(count) if root[row] == number] for number in sorted(set(root))]
+
+
+def last_partition(rows: Tensor) -> list[list[int]]:
+    """FINCH's last partition: clusters of clusters, by their means, as long as more than one is left."""
+    found = first_neighbours(rows)
+    while len(found) > 2:
+        means = torch.stack([rows[cluster].mean(0) for cluster in found])
+        merged = [sorted(row for number in group for row in found[number]) for group in first_neighbours(means)]
+        if len(merged) == 1:
+            break
+        found = merged
+    return found
 
 
 def stacked(rows: Sequence[Tensor], size: int) -> Tensor:

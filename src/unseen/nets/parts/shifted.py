@@ -37,6 +37,18 @@ def shifted(parameters: Sequence[nn.Parameter], moves: Gradients) -> Iterator[No
                 parameter.copy_(old)
 
 
+@contextmanager
+def untracked(module: nn.Module) -> Iterator[None]:
+    """Passes inside leave running statistics, and all other buffers, as they were."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, old in before:
+            # `data`: graphs of passes before this one hold the buffers, which they do not read, and must stay usable.
+            buffer.data.copy_(old)
+
+
 def along(parameters: Sequence[nn.Parameter], slopes: Gradients) -> Tensor:
     """The linear function whose gradients are exactly these: what `descend` takes when they are known already."""
     terms = [(p * slope).sum() for p, slope in zip(parameters, slopes, strict=True) if slope is not None]

@@ -47,10 +47,17 @@ class StyleNetwork(nn.Module):
         )
         self.decoder = nn.Sequential(*_chain(512, DECODER, nn.Upsample, scale_factor=2)[:-1])
 
-    def forward(self, x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mean: Tensor, std: Tensor, share: float = 1.0) -> Tensor:
+        """The images in a style, or `share` of the way to it."""
         maps = self.encoder(x)
-        image = self.decoder(restyle(maps, mean, std, style_of(maps, EPSILON)))
+        own = style_of(maps, EPSILON)
+        image = self.decoder(restyle(maps, *towards(own, mean, std, share), own))
         return F.interpolate(image, x.shape[2:], mode="bilinear") if image.shape != x.shape else image
+
+
+def towards(own: Style, mean: Tensor, std: Tensor, share: float) -> Style:
+    """A style between an image's own and another: maps in it are the mixture of the maps in both."""
+    return Style(share * mean + (1 - share) * own.mean, share * std + (1 - share) * own.std)
 
 
 @cache

@@ -1,0 +1,100 @@
+"""FedCCRL: images in colours of other clients' images, and views of an image that must agree in features and answers.
+
+Wang, Tang: FedCCRL: Federated Domain Generalization with Cross-Client Representation Learning. 2024.
+
+The box: before a round every client tells the channel means and standard deviations of the pixels of a part of its
+images. Each image of a batch gets two views: its colours are mixed with those of a drawn image of another client (as in
+MixStyle, by Beta(0.1, 0.1)), then AugMix. The loss is the sum of the cross-entropies of image and views
+    + alignment * mean over views of the supervised contrast between image and view
+    + agreement * the Jensen-Shannon divergence of the three answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unseen.core.types import Batch, ClientId, Server, Tensors, Work
+from unseen.method import Method, Range, Traits
+from unseen.nets.parts.contrast import supervised_contrast
+from unseen.nets.parts.images import aug_mix
+from unseen.nets.parts.styles import Style, restyle, style_of
+
+
+def divergence(answers: Sequence[Tensor]) -> Tensor:
+    """Jensen-Shannon: the mean over answers (logits) of KL(answer || mean answer), mean over images."""
+    chances = [logits.float().softmax(1) for logits in answers]
+    middle = torch.stack(chances).mean(0).clamp_min(1e-7).log()
+    return torch.stack([F.kl_div(middle, chance, reduction="batchmean") for chance in chances]).mean()
+
+
+@dataclass(frozen=True)
+class FedCCRL(Method):
+    name: ClassVar[str] = "fedccrl"
+    year: ClassVar[int] = 2024
+    family: ClassVar[str] = "styles"
+    traits: ClassVar[Traits] = Traits(
+        sends="channel means and standard deviations of the pixels of some images, handed on to the other clients"
+    )
+    ranges: ClassVar[Mapping[str, Range]] = {"alignment": Range(0.01, 1.0), "agreement": Range(0.01, 10.0)}
+
+    fraction: float = 0.1  # r, of a client's images whose colours it tells
+    alpha: float = 0.1  # of Beta(alpha, alpha): how much of the own colours stays
+    alignment: float = 0.1  # lambda1, weight of the contrast between features
+    agreement: float = 0.1  # lambda2, weight of the divergence between answers
+    temperature: float = 0.1  # of the contrast
+
+    def surveys(self, round: int) -> bool:
+        return True
+
+    def survey(self, work: Work) -> Tensors:
+        images = work.site.train
+        rows = torch.randperm(len(images), generator=work.rng)[: max(1, int(len(images) * self.fraction))]
+        styles = [style_of(images.batch(part).x) for part in torch.split(rows, 64)]
+        return {"colours": torch.cat([torch.stack(style, dim=1) for style in styles])}  # N x 2 x 3
+
+    def brief(
+        self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]
+    ) -> Mapping[ClientId, Tensors]:
+        notes = {}
+        for client in chosen:
+            others = [surveys[other]["colours"] for other in sorted(surveys) if other != client]
+            if others:
+                notes[client] = {"colours": torch.cat(others)}
+        return notes
+
+    def view(self, work: Work, x: Tensor) -> Tensor:
+        """Each image with its colours mixed with a drawn pair of the pool, then AugMix."""
+        if "colours" in work.brief:
+            pool, dice = work.brief["colours"], np.random.default_rng(int(torch.randint(2**62, (), generator=work.rng)))
+            share = torch.tensor(dice.beta(self.alpha, self.alpha, (len(x), 1)), dtype=x.dtype, device=x.device)
+            drawn = pool[torch.randint(len(pool), (len(x),), generator=work.rng)].to(x)
+            own = style_of(x)
+            mixed = Style(
+                *(share * mine + (1 - share) * other for mine, other in zip(own, drawn.unbind(1), strict=True))
+            )
+            x = restyle(x, *mixed, own).clamp(0, 1)
+        return aug_mix(x, work.rng)
+
+    def loss(self, work: Work, batch: Batch) -> Tensor:
+        net, labels = work.net, batch.y
+        features = [net.features(batch.x)]
+        features += [net.features(self.view(work, batch.x)) for _ in range(2)]
+        answers = [net.head(rows) for rows in features]
+        task = torch.stack([F.cross_entropy(logits, labels) for logits in answers]).sum()
+        twice = torch.cat([labels, labels])
+        contrasts = [
+            supervised_contrast(torch.cat([view, features[0]]), twice, self.temperature, itself=True)
+            for view in features[1:]
+        ]
+        alignment, agreement = torch.stack(contrasts).mean(), divergence(answers)
+        work.note("loss.alignment", alignment)
+        work.note("loss.agreement", agreement)
+        total = task + self.alignment * alignment + self.agreement * agreement
+        return total + work.method.penalty(work, batch, features[0])
