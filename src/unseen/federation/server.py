@@ -14,6 +14,7 @@ from unseen.core.plan import Plan
 from unseen.core.seeding import numpy_generator
 from unseen.core.tensors import pick
 from unseen.core.types import ClientId, Engine, Held, Metrics, Order, Reply, Server, Share, Tensors
+from unseen.federation import calibrate as calibration
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import Score
 from unseen.method import Method
@@ -25,6 +26,8 @@ class Evaluation:
 
     round: int
     clients: dict[ClientId, Score]
+    told: dict[ClientId, Tensors] = field(default_factory=dict)  # what calibrates the model, where it was asked for
+    refused: list[str] = field(default_factory=list)  # sentences: whose reply was not used, and why
 
     def accuracy(self, mean: str = "clients") -> float:
         """The mean over clients, plain or weighted by their images."""
@@ -137,13 +140,21 @@ def federate(
         )
 
 
-def evaluate(engine: Engine, state: Tensors, round: int, ledger: Ledger, images: Held = "validation") -> Evaluation:
-    """One state on all clients' validation or test images."""
+def evaluate(
+    engine: Engine,
+    state: Tensors,
+    round: int,
+    ledger: Ledger,
+    images: Held = "validation",
+    calibrate: bool = False,
+) -> Evaluation:
+    """One state on all clients' validation or test images; also what calibrates it, if that is asked for."""
     exchange = Exchange(engine, ledger, {})
-    orders = {client: Order("evaluate", round, state, images=images) for client in engine.clients()}
-    for _ in exchange.replies(orders):
-        pass
-    return Evaluation(round, exchange.scores)
+    orders = {
+        client: Order("evaluate", round, state, images=images, calibrate=calibrate) for client in engine.clients()
+    }
+    told = {reply.client: reply.report for reply in exchange.replies(orders) if reply.report}
+    return Evaluation(round, exchange.scores, told, exchange.refused)
 
 
 def sample(clients: Sequence[ClientId], plan: Plan, round: int) -> list[ClientId]:
@@ -202,6 +213,8 @@ def faults(reply: Reply, order: Order, expected: Mapping[str, Tensor]) -> str:
     for name, value in reply.report.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             return f'"{name}" of its report holds NaN or infinity'
+    if reply.kind == "evaluate":
+        return calibration.faults(reply.report)
     if reply.kind != "train":
         return ""
     if reply.num_examples <= 0:

@@ -7,6 +7,7 @@ clients/                what each client keeps (local engine)
 own/                    copies of the user's own method files, where the method is theirs
 ledger.json             every tensor that crossed, by name
 model.safetensors       the selected model, with all that `predict` needs in its header
+calibration.json        temperature, prediction sets and familiarity of that model, from the clients' validation images
 result.json             written last: a run with a result is finished
 evaluations.jsonl       one line per `unseen evaluate`: the model under another inference rule
 """
@@ -22,8 +23,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from unseen.core.calibration import Calibration
 from unseen.core.errors import UserError
-from unseen.core.files import append_line, read_json, read_lines, read_tensors, write_json, write_tensors
+from unseen.core.files import (
+    append_line,
+    read_json,
+    read_lines,
+    read_sealed_json,
+    read_tensors,
+    write_json,
+    write_sealed_json,
+    write_tensors,
+)
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Server, Tensors
 from unseen.federation.client_state import ClientStates
@@ -100,6 +111,22 @@ class RunDirectory:
     @property
     def model_path(self) -> Path:
         return self.path / "model.safetensors"
+
+    @property
+    def calibration_path(self) -> Path:
+        return self.path / "calibration.json"
+
+    def calibration(self) -> Calibration | None:
+        """Of the selected model; None in runs of earlier versions."""
+        if not self.calibration_path.exists():
+            return None
+        try:
+            return Calibration.from_json(read_sealed_json(self.calibration_path))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{self.calibration_path} is not a calibration of unseen ({error}).") from None
+
+    def save_calibration(self, found: Calibration) -> None:
+        write_sealed_json(self.calibration_path, found.to_json())
 
     @property
     def finished(self) -> bool:
@@ -231,9 +258,18 @@ class RunDirectory:
         return server, selection, Ledger.from_json(about["ledger"]), float(about["seconds"])
 
     # --- the end -------------------------------------------------------------------------------------------------
-    def finish(self, state: Tensors, about: dict[str, Any], ledger: Ledger, result: RunResult) -> None:
-        """Model, ledger and, last, the result."""
+    def finish(
+        self,
+        state: Tensors,
+        about: dict[str, Any],
+        calibration: Calibration | None,
+        ledger: Ledger,
+        result: RunResult,
+    ) -> None:
+        """Model, its calibration, ledger and, last, the result."""
         write_tensors(self.model_path, state, about)
+        if calibration is not None:
+            self.save_calibration(calibration)
         write_json(self.path / "ledger.json", ledger.to_json())
         write_json(self.path / "result.json", result.to_json())
 
