@@ -34,7 +34,9 @@ def test_a_client_tells_the_gradient_of_its_loss_by_the_head() -> None:
 
 def test_the_server_weighs_by_images_and_remembers_earlier_rounds() -> None:
     method, server = FedIIR(ema=0.75), Server({})
-    told = {c: {"bias": torch.tensor([v]), "images": torch.tensor(n)} for c, v, n in (("a", 1.0, 30.0), ("b", 5.0, 10.0))}
+    told = {
+        c: {"bias": torch.tensor([v]), "images": torch.tensor(n)} for c, v, n in (("a", 1.0, 30.0), ("b", 5.0, 10.0))
+    }
     assert method.brief(server, told, ["a", "b"])["b"]["bias"].item() == pytest.approx(0.25 * 2.0)
     assert method.brief(server, {"a": told["a"]}, ["a"])["a"]["bias"].item() == pytest.approx(0.75 * 0.5 + 0.25 * 1.0)
     assert method.brief(server, {}, ["a"]) == {}

@@ -31,9 +31,7 @@ def test_loss_by_hand() -> None:
     """Without augmentation strength the copy differs only by what RandAugment does at 0; the net is in eval mode."""
     method, images, rng = MCGDM(intra=0.6, inter=0.3, operations=0), batch(), np.random.default_rng(3)
     heads = [{"weight": rng.normal(size=(3, 256)).astype("f"), "bias": rng.normal(size=3).astype("f")} for _ in "ab"]
-    brief = {
-        f"{c}/{key}": torch.tensor(v) for c, head in zip("ab", heads, strict=True) for key, v in head.items()
-    }
+    brief = {f"{c}/{key}": torch.tensor(v) for c, head in zip("ab", heads, strict=True) for key, v in head.items()}
     work = make_work(method, brief=brief)
     work.net.eval()
     rows, labels = work.net.features(images.x).detach().numpy(), images.y.numpy()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unseen.cli.screen import percent, results, screen
+from unseen.cli.screen import percent, say, screen
 
 EXAMPLE = "Example: unseen calibrate runs/digits-street-fedavg-s0-1a2b3c4d"
 
@@ -23,11 +23,8 @@ def calibrate(
     shown = screen()
     shown.said("measuring the validation images of all clients ...")
     found = calibrated(directory, workers=workers, watcher=shown)
-    results().print(
+    say(
         f"temperature {found.temperature:.3f}; calibration error of the {found.images:,} validation images of "
         f"{found.clients} clients {percent(found.error_before)} before, {percent(found.error_after)} after; "
-        f"written to {directory / 'calibration.json'}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        f"written to {directory / 'calibration.json'}"
     )

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress
-from rich.table import Table
 
-from unseen.cli.screen import UNREADABLE, errors, results, tell_unreadable
+from unseen.cli.screen import UNREADABLE, errors, print_json, print_table, say, tell_unreadable
 
 if TYPE_CHECKING:
     from unseen.experiments.check import Checked
 
 EXAMPLE = "Example: unseen check runs/digits-none-fedavg-s0-1a2b3c4d labelled --out check"
 WIDEST = 10  # classes whose confusion matrix fits a terminal
+LONGEST = 10  # letters of a class's name there
 MIXED_UP = 8  # pairs of classes that are named where it does not
 
 
@@ -28,6 +28,7 @@ def check(
     ] = None,
     coverage: Annotated[float, typer.Option(help="How many prediction sets should hold the class.")] = 0.9,
     out: Annotated[Path, typer.Option(help="Folder for check.html and metrics.json.")] = Path("check"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON, for another program.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:NUMBER or mps.")] = "auto",
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Files that cannot be read are no failure: exit code 0, not 3.")
@@ -58,36 +59,41 @@ def check(
         )
     for sentence in told(converted):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-    results().print(_table(found))
-    results().print(_confusion(found.measured.confusion, trained.classes))
     page, metrics = write_check(found, trained, out)
-    results().print(f"page: {page}   numbers: {metrics}", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print(found, trained.classes)
+        say(f"page: {page}", f"numbers: {metrics}")
     if broken:
         tell_unreadable(broken)
         raise typer.Exit(0 if skip_broken else UNREADABLE)
 
 
-def _table(found: Checked) -> Table:
+def _print(found: Checked, classes: Sequence[str]) -> None:
     from unseen.reports.check_page import rows
 
-    view = Table("measure", "value", title=f"{found.images:,} labelled images", title_justify="left")
-    for name, value, _ in rows(found):
-        view.add_row(name, value)
-    return view
-
-
-def _confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Table:
-    """All of it for a few classes, the most frequent mistakes of many."""
+    print_table(
+        ["measure", "value"],
+        [[name, value] for name, value, _ in rows(found)],
+        title=f"{found.images:,} labelled images",
+        folded=["measure"],
+    )
+    confusion = found.measured.confusion
     if len(classes) <= WIDEST:
-        view = Table(title="rows: the true class; columns: the answer", title_justify="left", padding=(0, 0))
-        view.add_column("", max_width=12, no_wrap=True)
-        for name in classes:
-            view.add_column(name, justify="right", max_width=5, no_wrap=True)
-        for name, row in zip(classes, confusion, strict=True):
-            view.add_row(name, *map(str, row))
-        return view
+        short = [name[:LONGEST] for name in classes]
+        print_table(
+            ["true class", *short],
+            [[name, *map(str, row)] for name, row in zip(short, confusion, strict=True)],
+            title="columns: the answer",
+            right=short,
+        )
+        return
     pairs = [(n, i, k) for i, row in enumerate(confusion) for k, n in enumerate(row) if n and i != k]
-    view = Table("true class", "answer", "images", title="the most frequent mistakes", title_justify="left")
-    for count, i, k in sorted(pairs, key=lambda pair: -pair[0])[:MIXED_UP]:
-        view.add_row(classes[i], classes[k], str(count))
-    return view
+    most = sorted(pairs, key=lambda pair: -pair[0])[:MIXED_UP]
+    print_table(
+        ["true class", "answer", "images"],
+        [[classes[i], classes[k], str(count)] for count, i, k in most],
+        title="the most frequent mistakes",
+        right=["images"],
+    )

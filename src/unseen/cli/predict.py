@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import track
 
-from unseen.cli.screen import UNREADABLE, errors, results, tell_unreadable
+from unseen.cli.screen import UNREADABLE, errors, print_json, say, tell_unreadable
 
 if TYPE_CHECKING:
     from unseen.runs.model import Prediction, Trained
@@ -21,12 +21,12 @@ def predict(
     directory: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
     images: Annotated[Path, typer.Argument(help="An image, or a folder of images; folders below it are read too.")],
     out: Annotated[
-        Path | None, typer.Option(help="The file to write. (default: predictions.csv, or .json with --json)")
+        Path | None, typer.Option(help="The CSV file to write. (default: predictions.csv; with --json none)")
     ] = None,
     coverage: Annotated[
         float, typer.Option(help="How many prediction sets should hold the class, for images like those of training.")
     ] = 0.9,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of CSV.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:NUMBER or mps.")] = "auto",
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Files that cannot be read are no failure: exit code 0, not 3.")
@@ -38,7 +38,6 @@ def predict(
     """
     from unseen.api import load
     from unseen.core.errors import UserError
-    from unseen.core.files import write_json
     from unseen.data.pictures import Converted, told
     from unseen.runs.model import find_images, predict_files
 
@@ -63,20 +62,15 @@ def predict(
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     if not rows:
         raise UserError(f"None of the {count} files in {images} can be read as an image.")
-    file = out if out is not None else Path(f"predictions.{'json' if as_json else 'csv'}")
-    if as_json:
-        write_json(file, _document(trained, rows, coverage, broken))
-    else:
+    file = out if out is not None or as_json else Path("predictions.csv")
+    if file is not None:
         _write_csv(file, trained, rows)
-    unlike = sum(row.familiar is False for row in rows)
-    results().print(
-        f"{len(rows):,} images classified"
-        + (f", {unlike:,} of them unlike training" if trained.calibration is not None else "")
-        + f"; written to {file}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    if as_json:
+        print_json(_document(trained, rows, coverage, broken))
+    else:
+        unlike = sum(row.familiar is False for row in rows)
+        words = f", {unlike:,} of them unlike training" if trained.calibration is not None else ""
+        say(f"{len(rows):,} images classified{words}; written to {file}")
     if broken:
         tell_unreadable(broken)
         raise typer.Exit(0 if skip_broken else UNREADABLE)

@@ -61,9 +61,7 @@ UNREADABLE = 3  # exit code: all was done, but for files that could not be read
 def tell_unreadable(broken: Sequence[str]) -> None:
     """Files that could not be read, at the end, on stderr."""
     listed = "\n".join(f"  {file}" for file in broken)
-    errors().print(
-        f"{len(broken)} files could not be read:\n{listed}", markup=False, highlight=False, soft_wrap=True
-    )
+    errors().print(f"{len(broken)} files could not be read:\n{listed}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

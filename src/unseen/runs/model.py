@@ -155,7 +155,7 @@ def load_trained(path: str | Path, device: str | None = None) -> Trained:
     settings = Settings.from_json(about["settings"])
     if device is not None:
         settings = settings.with_changes({"device": device})
-    own_methods.recall(path, settings.method)
+    own_methods.recall(Path(path), settings.method)
     method = parse(settings.method, settings.fields)
     # The file has the weights; those the training began with need not be at hand.
     net = build_net(settings.with_changes({"weights": "none"}), method, len(about["classes"]))

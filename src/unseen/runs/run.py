@@ -340,9 +340,7 @@ class Execution:
         self._select(selection, last, model)
         selection.finished(server.round, model)
         images: Held = "test" if settings.data.in_domain_test > 0 else "validation"
-        last_in_domain = (
-            last if images == "validation" else evaluate(self.engine, model, server.round, ledger, images)
-        )
+        last_in_domain = last if images == "validation" else evaluate(self.engine, model, server.round, ledger, images)
         score, measured = self._on_target(examine, selection.state) or (NOT_TESTED, None)
         in_domain, last_score, told = last_in_domain, score, last
         if selection.round != server.round:
