@@ -10,7 +10,8 @@ A page has marks, and what stands between them is written by this file:
     <!-- end -->
 
 Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
-table), `method METHOD NAME ...` (a method's own lines in its page), `robust CLIENTS` (benchmarks/robust.py).
+table), `method METHOD NAME ...` (a method's own lines in its page), `robust CLIENTS` (benchmarks/robust.py), `trust NAME`
+and `familiarity NAME` (benchmarks/trust.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from unseen.core.files import write_json
 from unseen.experiments.collect import CHOSEN, Collection, Group, Row, collect
@@ -94,7 +96,7 @@ def leaderboard(name: str) -> str:
     easy = EASY.get(name)
     compared = group.comparisons()
     without = [f"without {easy}"] if easy else []
-    head = ["method", *group.targets, "mean", *without, "in-domain", "Δ to FedAvg", "wins", "p"]
+    head = ["method", *group.targets, "mean", *without, "in-domain", "worst", "Δ to FedAvg", "wins", "p"]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
     rows = group.best()
     best = {t: max(_mean(row, t) for row in rows) for t in group.targets}
@@ -111,6 +113,8 @@ def leaderboard(name: str) -> str:
             cells.append(f"{rest.mean:.1f}" if rest.count else "-")
         inside = group.average(row, "in_domain_accuracy")
         cells.append(f"{inside.mean:.1f}" if inside.count else "-")
+        worst = group.worst(row)
+        cells.append(f"{worst.mean:.1f}" if worst.count else "-")
         one = compared.get(row.label)
         if one is None:
             cells += ["", "", ""]
@@ -120,9 +124,10 @@ def leaderboard(name: str) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     notes = [
         "Accuracy in % on the whole unseen domain, of the round that the sources' validation images chose; mean and",
-        "standard deviation over seeds. In-domain: the same model on held-back images of the sources. Δ: paired by target",
-        "and seed, with a 95 % interval by a bootstrap over seeds. p: Wilcoxon's signed-rank test, Holm-corrected for all",
-        "methods of the table. \\* sends more than the model's weights.",
+        "standard deviation over seeds. In-domain: the same model on held-back images of the sources. Worst: the unseen",
+        "domain where accuracy is lowest, the mean over seeds. Δ: paired by target and seed, with a 95 % interval by a",
+        "bootstrap over seeds. p: Wilcoxon's signed-rank test, Holm-corrected for all methods of the table. \\* sends",
+        "more than the model's weights.",
     ]
     return "\n".join([*lines, "", *notes]) + "\n"
 
@@ -199,6 +204,66 @@ def inference(name: str) -> str:
     group = main_group(name)
     grid = inference_grid(group) if group is not None else None
     return NOTHING if grid is None else markdown(grid)
+
+
+def trust_records(name: str) -> dict[str, list[dict[str, Any]]]:
+    """By method: what `benchmarks/trust.py` found of each of its runs, FedAvg first."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted((RECORDS / "trust" / name).glob("*.json")):
+        one = json.loads(file.read_text())
+        found.setdefault(one["label"], []).append(one)
+    return dict(sorted(found.items(), key=lambda pair: (pair[0] != "fedavg", pair[0])))
+
+
+def trust(name: str) -> str:
+    """Prediction sets and probabilities, in-domain and at the unseen site; familiarity against three strangers."""
+    found = trust_records(name)
+    if not found:
+        return NOTHING
+    head = ["method", "unseen domains", "sets hold, in-domain", "unseen", "classes in a set, in-domain", "unseen"]
+    head += ["calibration error in-domain", "after", "unseen", "after", "AUROC unseen", "noise", "letters"]
+    lines = ["| " + " | ".join(head) + " |", "|---|---" + "|---:" * (len(head) - 2) + "|"]
+    for label, ones in found.items():
+
+        def mean(read: Callable[[dict[str, Any]], float], ones: list[dict[str, Any]] = ones) -> float:
+            return sum(read(one) for one in ones) / len(ones)
+
+        cells = [label.replace("*", "\\*"), ", ".join(sorted({one["target"] for one in ones}))]
+        for what, show in (("coverage", "{:.1%}"), ("set_size", "{:.2f}")):
+            for where in ("in_domain", "unseen"):
+                value = mean(lambda one, where=where, what=what: one[where][what]["0.9"])
+                cells.append(show.format(value).replace("%", " %"))
+        for where in ("in_domain", "unseen"):
+            for when in ("error_before", "error_after"):
+                value = mean(lambda one, where=where, when=when: one[where][when])
+                cells.append(f"{100 * value:.1f} %")
+        for stranger in ("unseen", "noise", "letters"):
+            value = mean(lambda one, stranger=stranger: one["auroc"][stranger]["largest logit"])
+            cells.append(f"{100 * value:.0f} %")
+        lines.append("| " + " | ".join(cells) + " |")
+    count = sum(len(ones) for ones in found.values())
+    notes = [
+        f"{count} runs, means over the unseen domains named. Sets at coverage 0.9. In-domain: held-back test images of the",
+        "sources. Calibration error: at temperature 1, and after temperature scaling. AUROC of the largest logit: in-domain",
+        "images against those of the unseen domain, noise, and letters; 50 % is chance, and below 50 % the model is surer",
+        "of the strangers.",
+    ]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def familiarity(name: str) -> str:
+    """Three functions of the logits that could tell the unfamiliar, by strangers that are no unseen domain."""
+    ones = [one for each in trust_records(name).values() for one in each]
+    if not ones:
+        return NOTHING
+    lines = ["| score | noise | letters | own mistakes |", "|---|---:|---:|---:|"]
+    for kind in ones[0]["auroc"]["noise"]:
+        strangers = [sum(one["auroc"][s][kind] for one in ones) / len(ones) for s in ("noise", "letters")]
+        mistaken = [one["mistakes"][kind] for one in ones if one["mistakes"]]
+        values = [*strangers, sum(mistaken) / len(mistaken) if mistaken else math.nan]
+        lines.append(f"| {kind} | " + " | ".join(f"{100 * value:.1f} %" for value in values) + " |")
+    note = f"AUROC against in-domain images, the mean over {len(ones)} runs; own mistakes: right answers against wrong ones."
+    return "\n".join([*lines, "", note]) + "\n"
 
 
 def figure(name: str) -> str:
@@ -309,7 +374,7 @@ def _share(values: Sequence[float | None]) -> str:
 
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
-    "method": method, "systems": systems, "robust": robust,
+    "method": method, "systems": systems, "robust": robust, "trust": trust, "familiarity": familiarity,
 }  # fmt: skip
 CHECKING = False
 

@@ -74,7 +74,8 @@ def test_fit_trains_on_all_domains_and_leaves_a_model_for_the_next_site(tmp_path
     assert result.accuracy is None and set(result.record.in_domain) == {"d0", "d1", "d2"}
     assert result.record.target == "none" and result.in_domain_accuracy is not None
     paint_tree(tmp_path / "next", domains=1, classes=2, each=2)
-    assert len(list(unseen.predict(str(result.directory), tmp_path / "next"))) == 4
+    found = list(unseen.predict(str(result.directory), tmp_path / "next"))
+    assert len(found) == 4 and all(one.label in (one.set or ()) and one.familiar is not None for one in found)
     with pytest.raises(unseen.UserError, match="nothing to test"):
         unseen.evaluate(str(result.directory), "iabn")
     with pytest.raises(unseen.UserError, match="oracle needs an unseen domain"):

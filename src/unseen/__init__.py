@@ -4,7 +4,7 @@
 
     result = unseen.run(data="digits", target="street", method="fedavg", rounds=3)
     result.accuracy               # on the unseen domain
-    result.model.predict(images)  # class probabilities
+    result.model.predict(images)  # classes; predict_proba, predict_set and familiar say how sure it is
 
 Names are imported when they are first used: `import unseen` alone does not load torch, and no import
 changes the process: a run does, when it starts (`unseen.core.platform`).
@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unseen.api import bench as bench
+    from unseen.api import calibrate as calibrate
+    from unseen.api import check as check
     from unseen.api import evaluate as evaluate
     from unseen.api import fit as fit
+    from unseen.api import load as load
     from unseen.api import predict as predict
     from unseen.api import report as report
     from unseen.api import rollback as rollback
@@ -44,7 +47,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _WHERE = {
-    **dict.fromkeys(("run", "fit", "bench", "tune", "evaluate", "predict", "report"), "unseen.api"),
+    **dict.fromkeys(("run", "fit", "bench", "tune", "evaluate", "report"), "unseen.api"),
+    **dict.fromkeys(("load", "predict", "check", "calibrate"), "unseen.api"),
     **dict.fromkeys(("rollback", "verify_ledger"), "unseen.api"),
     "Result": "unseen.runs.run",
     "Trained": "unseen.runs.model",

@@ -15,13 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unseen.core.calibration import Calibration
 from unseen.core.errors import UserError, unknown
+from unseen.core.files import write_json
 from unseen.core.platform import cores
 from unseen.core.shown import Row, Shown
 from unseen.core.terminal import Steps, percent, steps
 from unseen.engines.local import open_local
 from unseen.experiments import grid
 from unseen.experiments.board import board_for, following
+from unseen.experiments.check import Checked
+from unseen.experiments.check import check as check_folder
 from unseen.experiments.collect import Collection, collect
 from unseen.experiments.inference import evaluate_run, read_rules
 from unseen.experiments.inference_rules import Inference
@@ -31,8 +35,9 @@ from unseen.experiments.tune import tune as search
 from unseen.federation.audit import NAME as AUDIT
 from unseen.federation.audit import Chain
 from unseen.method import Method
+from unseen.runs.calibrate import calibration_of
 from unseen.runs.directory import RunDirectory, find_runs
-from unseen.runs.model import Prediction, load_trained, predict_files
+from unseen.runs.model import Prediction, Trained, load_trained, predict_files
 from unseen.runs.planning import Experiment, find_device, listed, read_method
 from unseen.runs.progress import Watcher
 from unseen.runs.results import EvaluationLine
@@ -350,15 +355,59 @@ def verify_ledger(directory: str | Path) -> Chain:
 
 
 # --- models ----------------------------------------------------------------------------------------------------------
+def load(directory: str | Path, *, device: str = "auto") -> Trained:
+    """The model of a finished run: `predict`, `predict_proba`, `predict_set` and `familiar`, as in scikit-learn."""
+    return load_trained(directory, find_device(device))
+
+
 def predict(
     directory: str | Path,
     images: str | Path,
     *,
+    coverage: float = 0.9,
     device: str = "auto",
     broken: list[str] | None = None,
 ) -> Iterator[Prediction]:
-    """Class and probability of an image, or of all images below a folder, by the method's own rule.
+    """Class, probabilities and prediction set of an image, or of all images below a folder, by the method's own rule.
 
     With a list for `broken`, files that cannot be read are put into it; without one they are an error.
     """
-    return predict_files(load_trained(Path(directory), find_device(device)), Path(images), broken)
+    return predict_files(load(directory, device=device), Path(images), broken, coverage)
+
+
+def check(
+    directory: str | Path,
+    folder: str | Path,
+    *,
+    coverage: float = 0.9,
+    unlabelled: str | Path | None = None,
+    device: str = "auto",
+    out: str | Path | None = None,
+) -> Checked:
+    """The model of a run on FOLDER/CLASS/*, with intervals. With `out`, a page and `metrics.json` in that folder."""
+    trained = load(directory, device=device)
+    apart = Path(unlabelled) if unlabelled is not None else None
+    found = check_folder(trained, Path(folder), coverage=coverage, unlabelled=apart)
+    if out is not None:
+        write_check(found, trained, Path(out))
+    return found
+
+
+def write_check(found: Checked, trained: Trained, out: Path) -> list[Path]:
+    """`check.html`, and `metrics.json` with nothing but numbers."""
+    from unseen.reports.check_page import write_check_page
+
+    settings = trained.settings
+    about = f"{settings.method} on {settings.data.name}, {settings.left_out}, seed {settings.seed}"
+    write_json(out / "metrics.json", found.to_json())
+    return [write_check_page(found, trained.classes, out / "check.html", about), out / "metrics.json"]
+
+
+def calibrate(directory: str | Path, *, workers: int | None = None, watcher: Watcher | None = None) -> Calibration:
+    """Calibrate the model of a finished run again from its own data, as runs of earlier versions need it."""
+    run = RunDirectory.open(Path(directory))
+    count = check_workers(workers) or spare_workers(run.settings().plan.device)
+    found = calibration_of(run, open_local(count), watcher)
+    with run.locked():
+        run.save_calibration(found)
+    return found

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -117,25 +120,113 @@ def test_predict_writes_a_row_per_image(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "predictions.csv"
     invoke("predict", only(runs, "street"), photos, "--out", out)
     rows = list(csv.reader(out.open()))
-    assert rows[0] == ["image", "class", "probability"]
+    digits = [f"p({digit})" for digit in range(10)]
+    assert rows[0] == ["image", "class", "probability", "set", "unlike training", *digits]
     assert [row[0] for row in rows[1:]] == ["a.png", "deep/b.jpg"]
     trained = unseen.load_trained(only(runs, "street"))
-    for _, label, probability in rows[1:]:
+    for _, label, probability, chosen, unlike, *all_ten in rows[1:]:
         assert label in trained.classes
-        assert 0.1 <= float(probability) <= 1  # the largest of ten
+        assert float(probability) == max(map(float, all_ten)) >= 0.1
+        assert sum(map(float, all_ten)) == pytest.approx(1, abs=1e-5)
+        assert label in chosen.split("|") and unlike in ("yes", "no")
     invoke("predict", only(runs, "street"), photos / "a.png", "--out", out)
     assert [row[1:] for row in csv.reader(out.open())][1] == rows[1][1:]
 
 
-def test_predict_passes_over_broken_images_only_if_told(runs: Path, tmp_path: Path) -> None:
+def test_broken_images_are_listed_at_the_end_and_the_exit_code_says_so(runs: Path, tmp_path: Path) -> None:
     Image.new("RGB", (9, 9)).save(tmp_path / "good.png")
     (tmp_path / "bad.png").write_bytes(b"no image")
     words = ["predict", str(only(runs, "street")), str(tmp_path), "--out", str(tmp_path / "p.csv")]
-    refused = CliRunner().invoke(app, words)
-    assert refused.exit_code == 2 and "bad.png" in refused.stderr and "--skip-broken" in refused.stderr
-    assert not (tmp_path / "p.csv").exists()
-    assert "bad.png" in invoke(*words, "--skip-broken")
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 3 and "1 files could not be read" in found.stderr and "bad.png" in found.stderr
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 2
+    assert "bad.png" in invoke(*words, "--skip-broken")
+    (tmp_path / "good.png").unlink()
+    nothing = CliRunner().invoke(app, words)
+    assert nothing.exit_code == 2 and "None of the 1 files" in nothing.stderr
+
+
+def test_predict_as_json_and_without_a_calibration(runs: Path, tmp_path: Path) -> None:
+    Image.fromarray(np.full((9, 9), 40000, dtype=np.uint16)).save(tmp_path / "deep.png")
+    run = only(runs, "street")
+
+    def predicted(directory: Path) -> tuple[dict[str, Any], str]:
+        words = ["predict", str(directory), str(tmp_path / "deep.png"), "--json", "--coverage", "0.8"]
+        found = CliRunner().invoke(app, words)
+        assert found.exit_code == 0, found.output
+        (one,) = json.loads(found.stdout)["images"]
+        return one, found.stderr
+
+    one, said = predicted(run)
+    assert "1 images were converted: 16-bit grey" in said
+    assert one["class"] in one["set"] and sum(one["probabilities"]) == pytest.approx(1)
+    assert isinstance(one["unlike_training"], bool)
+    old = shutil.copytree(run, tmp_path / "old")
+    (old / "calibration.json").unlink()
+    one, said = predicted(old)
+    assert "earlier version" in said
+    assert one["set"] is None and one["unlike_training"] is None
+    assert "temperature" in invoke("calibrate", old, "--workers", "1")
+    assert (old / "calibration.json").read_bytes() == (run / "calibration.json").read_bytes()
+    wrong = CliRunner().invoke(app, ["predict", str(run), str(tmp_path / "deep.png"), "--coverage", "90"])
+    assert wrong.exit_code == 2 and "between 0 and 1" in wrong.stderr
+
+
+def test_check_tells_a_new_site_what_it_has(runs: Path, tmp_path: Path) -> None:
+    run, site, out = only(runs, "street"), tmp_path / "site", tmp_path / "out"
+    rng = np.random.default_rng(0)
+    for place, name in enumerate(["0", "1", "1", "7", "unlabelled", "unlabelled", "unlabelled"]):
+        (site / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(site / name / f"{place}.png")
+    (site / "7" / "secret-name.png").write_bytes(b"no image")
+    found = CliRunner().invoke(app, ["check", str(run), str(site), "--out", str(out)])
+    assert found.exit_code == 3 and "secret-name.png" in found.stderr
+    assert "measure\tvalue\naccuracy\t" in found.stdout and "accuracy, also by images without labels\t" in found.stdout
+    numbers = json.loads((out / "metrics.json").read_text())
+    assert not _words(numbers), "nothing but numbers leaves the site"
+    assert (numbers["images"], numbers["unreadable"], numbers["prediction_powered"]["unlabelled"]) == (4, 1, 3)
+    confusion = np.array(numbers["measured"]["confusion"])
+    assert confusion.sum(axis=1).tolist() == [1, 2, 0, 0, 0, 0, 0, 1, 0, 0]
+    assert numbers["accuracy"]["value"] == np.trace(confusion) / 4
+    assert numbers["coverage"]["value"] * 4 in range(5) and numbers["covers"] == 0.9
+    page = (out / "check.html").read_text()
+    assert "http" not in page.replace("http://www.w3.org", "") and "secret-name" not in page
+    same = unseen.check(run, site, out=tmp_path / "again")
+    assert json.loads(json.dumps(same.to_json())) == numbers
+    (site / "eleven").mkdir()
+    Image.new("RGB", (9, 9)).save(site / "eleven" / "a.png")
+    refused = CliRunner().invoke(app, ["check", str(run), str(site), "--out", str(out)])
+    assert refused.exit_code == 2 and '"eleven"' in refused.stderr
+
+
+def _words(value: object) -> list[str]:
+    """All strings that are values somewhere inside."""
+    if isinstance(value, str):
+        return [value]
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [word for item in inside for word in _words(item)]
+
+
+def test_a_model_takes_images_in_every_form(runs: Path, tmp_path: Path) -> None:
+    model = unseen.load(only(runs, "street"))
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+    files = [tmp_path / f"{place}.png" for place in range(5)]
+    for file, picture in zip(files, pixels, strict=True):
+        Image.fromarray(picture).save(file)
+    p = model.predict_proba(files)
+    assert p.shape == (5, 10) and p.sum(axis=1) == pytest.approx(np.ones(5))
+    tensor = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+    for given in ([str(file) for file in files], [Image.open(file) for file in files], pixels, list(pixels), tensor):
+        assert np.array_equal(model.predict_proba(given), p)
+    assert np.array_equal(model.predict_proba(files[2]), p[2:3]) or np.allclose(model.predict_proba(files[2]), p[2:3])
+    assert model.predict(files).tolist() == [model.classes[k] for k in p.argmax(axis=1)]
+    sets = model.predict_set(files, coverage=0.95)
+    assert all(label in chosen for label, chosen in zip(model.predict(files), sets, strict=True))
+    assert all(set(few) <= set(many) for few, many in zip(model.predict_set(files, 0.8), sets, strict=True))
+    assert model.familiar(files).shape == (5,) and model.familiar(files).dtype == bool
+    for wrong in ([], ["nowhere.png"], [3], torch.zeros(2, 1, 4, 4)):
+        with pytest.raises(UserError):
+            model.predict(wrong)
 
 
 def test_methods_are_listed_and_explained() -> None:
@@ -207,6 +298,8 @@ def test_data_is_listed_checked_and_drawn(tmp_path: Path) -> None:
         ["run"],
         ["show"],
         ["predict"],
+        ["check"],
+        ["calibrate"],
         ["methods"],
         ["protocols"],
         ["data", "list"],

@@ -84,6 +84,13 @@ def test_statistics_beyond_the_model_are_refused() -> None:
             guarded(reply, Order(kind, 1, before), LocalPrivacy(1.0, 1e-5, 1.0), net, CONTEXT)  # type: ignore[arg-type]
 
 
+def test_what_calibrates_the_model_stays_at_a_private_site() -> None:
+    net = small_net()
+    reply = Reply("east", "evaluate", 1, 10, report={"loss": torch.ones(31)}, metrics={"received.accuracy": 0.5})
+    sent = guarded(reply, Order("evaluate", 1, {}, calibrate=True), LocalPrivacy(1.0, 1e-5, 1.0), net, CONTEXT)
+    assert sent.report == {} and sent.metrics == reply.metrics
+
+
 def test_what_the_server_did_not_send_cannot_be_clipped() -> None:
     net = small_net()
     before = snapshot(net)

@@ -45,10 +45,10 @@ def assert_equal(a: Tensors, b: Tensors) -> None:
 
 
 def test_an_order_arrives_bit_by_bit() -> None:
-    order = Order("train", 3, ODD, {"note": torch.arange(4)}, evaluate=True, images="test")
+    order = Order("train", 3, ODD, {"note": torch.arange(4)}, evaluate=True, images="test", calibrate=True)
     content = order_content("east", order, {"settings": "{}"}, ArrayPacker())
     read = read_order(content, "train")
-    assert (read.kind, read.round, read.evaluate, read.images) == ("train", 3, True, "test")
+    assert (read.kind, read.round, read.evaluate, read.images, read.calibrate) == ("train", 3, True, "test", True)
     assert_equal(ODD, read.state)
     assert_equal(order.brief, read.brief)
     assert content["order"]["client"] == "east" and content["order"]["settings"] == "{}"

@@ -57,7 +57,7 @@ def test_a_deployment_gives_the_local_engines_bits(federation: Federation, local
         assert result is not None
         assert result.accuracy is None  # nobody had the unseen site's images
         assert set(result.in_domain) == set(SITES)
-        assert load_trained(directory).predict(torch.rand(2, 3, 16, 16)).shape == (2, 3)
+        assert load_trained(directory).predict_proba(torch.rand(2, 3, 16, 16)).shape == (2, 3)
 
 
 def test_what_a_site_keeps_is_on_its_own_disk(federation: Federation) -> None:

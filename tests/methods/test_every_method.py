@@ -12,6 +12,9 @@ from tests.tiny_federation import federation, same
 from tests.tiny_work import batch, make_work, random_images, tiny_net
 from unseen.core.tensors import load, snapshot
 from unseen.core.words import ONE_OWNER
+from unseen.engines.local import LocalEngine
+from unseen.federation.calibrate import pooled
+from unseen.federation.server import evaluate
 from unseen.method import Method, overrides
 from unseen.methods import FAMILIES, by_family, cards
 from unseen.registry import parse, registered
@@ -74,6 +77,11 @@ def test_predict_does_not_depend_on_the_batch(name: str, tmp_path: Path) -> None
         alone = torch.cat([fed.method.predict(fed.net, x[i : i + 1]) for i in range(6)])
     assert together.shape == (6, 3)
     assert torch.allclose(together, alone, atol=1e-4)
+    # Its clients calibrate it, by its own prediction. A score that is the same for all images would tell nothing apart.
+    with LocalEngine(fed.runner, fed.clients, 1) as engine:
+        found = pooled(evaluate(engine, fed.server.state, 1, fed.ledger, calibrate=True).told)
+    assert found is not None and found.images == 36 and sum(found.true_odds) == 36
+    assert found.error_after >= 0 and found.largest_logit[0] < found.largest_logit[-1]
 
 
 @pytest.mark.parametrize("name", METHODS)

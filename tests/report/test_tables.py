@@ -159,9 +159,9 @@ def test_missing_runs_are_said(tmp_path: Path) -> None:
 def test_markdown(bench: Path) -> None:
     (group,) = collect(bench).groups
     lines = markdown(accuracy_grid(group)).splitlines()
-    assert lines[2] == "| Method | ink | street | Avg | In-domain |"
-    assert lines[3] == "|---|---:|---:|---:|---:|"
-    assert lines[5].count("<u>") == 4 and lines[6].count("**") == 8 and r"stablefdg \*" in lines[6]
+    assert lines[2] == "| Method | ink | street | Avg | Worst | In-domain |"
+    assert lines[3] == "|---|---:|---:|---:|---:|---:|"
+    assert lines[5].count("<u>") == 5 and lines[6].count("**") == 10 and r"stablefdg \*" in lines[6]
 
 
 def test_csv_has_plain_numbers(bench: Path) -> None:
@@ -192,10 +192,10 @@ def test_all_forms_are_written(bench: Path) -> None:
     names = {path.name for path in write_tables(collect(bench), bench / "tables")}
     assert names == {
         f"{kind}-digits-digits.{ending}"
-        for kind in ("accuracy", "statistics", "cost")
+        for kind in ("accuracy", "measures", "statistics", "cost")
         for ending in ("md", "csv", "tex")
     }
-    assert len(list((bench / "tables").iterdir())) == 9
+    assert len(list((bench / "tables").iterdir())) == 12
 
 
 def test_inference_rules_stand_below_the_methods_own(bench: Path) -> None:

@@ -113,7 +113,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", ["config.json", "result.json", "results.jsonl", "model.safetensors", "ledger.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "result.json", "results.jsonl", "model.safetensors", "ledger.json", "calibration.json"]
+)
 def test_damaged_files_give_a_sentence_and_no_traceback(name: str, damage: str, finished: Path, tmp_path: Path) -> None:
     """Every command that reads a run: it works, or says in one sentence what is wrong."""
     from typer.testing import CliRunner

@@ -4,43 +4,107 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import track
 
-from unseen.cli.screen import errors, results
+from unseen.cli.screen import UNREADABLE, errors, print_json, say, tell_unreadable
 
-EXAMPLE = "Example: unseen predict runs/digits-street-fedavg-s0-1a2b3c4d photos --out predictions.csv"
+if TYPE_CHECKING:
+    from unseen.runs.model import Prediction, Trained
+
+EXAMPLE = "Example: unseen predict runs/digits-street-fedavg-s0-1a2b3c4d photos --coverage 0.95 --out predictions.csv"
 
 
 def predict(
     directory: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
     images: Annotated[Path, typer.Argument(help="An image, or a folder of images; folders below it are read too.")],
-    out: Annotated[Path, typer.Option(help="The CSV file to write: image, class, probability.")] = Path(
-        "predictions.csv"
-    ),
+    out: Annotated[
+        Path | None, typer.Option(help="The CSV file to write. (default: predictions.csv; with --json none)")
+    ] = None,
+    coverage: Annotated[
+        float, typer.Option(help="How many prediction sets should hold the class, for images like those of training.")
+    ] = 0.9,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:NUMBER or mps.")] = "auto",
-    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave broken images out, and list them.")] = False,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Files that cannot be read are no failure: exit code 0, not 3.")
+    ] = False,
 ) -> None:
-    """Classify images with the model of a run, by the method's own rule."""
-    from unseen.api import predict as predicted
-    from unseen.core.files import atomic
-    from unseen.core.words import cell
-    from unseen.runs.model import find_images
+    """Classify images with the model of a run: all probabilities, a prediction set, and what is unlike training.
 
-    count = len(find_images(images))
-    broken: list[str] = []
+    Files that cannot be read are listed at the end, and the exit code is then 3.
+    """
+    from unseen.api import load
+    from unseen.core.errors import UserError
+    from unseen.data.pictures import Converted, told
+    from unseen.runs.model import find_images, predict_files
+
+    count, trained = len(find_images(images)), load(directory, device=device)
     console = errors()
+    if trained.calibration is not None:
+        trained.calibration.threshold(coverage)  # a wrong coverage is said before images are read
+    else:
+        console.print(
+            f"This run is of an earlier version and has no calibration: there are no prediction sets, and nothing is "
+            f"said to be unlike training. `unseen calibrate {directory}` makes it, where the run's data is.",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
     if not console.is_terminal:
         console.print(f"classifying {count:,} images ...", highlight=False)
-    found = predicted(directory, images, device=device, broken=broken if skip_broken else None)
+    broken: list[str] = []
+    converted = Converted()
+    found = predict_files(trained, images, broken, coverage, converted)
     shown = track(found, "classifying", count, console=console, transient=True, disable=not console.is_terminal)
-    rows = [(cell(one.image), cell(one.label), f"{one.probability:.6f}") for one in shown]
-    with atomic(out) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("image", "class", "probability"))
-        writer.writerows(rows)
+    rows = list(shown)
+    for sentence in told(converted):
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    if not rows:
+        raise UserError(f"None of the {count} files in {images} can be read as an image.")
+    file = out if out is not None or as_json else Path("predictions.csv")
+    if file is not None:
+        _write_csv(file, trained, rows)
+    if as_json:
+        print_json(_document(trained, rows, coverage, broken))
+    else:
+        unlike = sum(row.familiar is False for row in rows)
+        words = f", {unlike:,} of them unlike training" if trained.calibration is not None else ""
+        say(f"{len(rows):,} images classified{words}; written to {file}")
     if broken:
-        errors().print(f"left out {len(broken)} broken images: {', '.join(broken)}", markup=False, highlight=False)
-    results().print(f"{len(rows):,} images classified; written to {out}", markup=False, highlight=False, soft_wrap=True)
+        tell_unreadable(broken)
+        raise typer.Exit(0 if skip_broken else UNREADABLE)
+
+
+def _write_csv(file: Path, trained: Trained, rows: list[Prediction]) -> None:
+    from unseen.core.files import atomic
+    from unseen.core.words import cell
+
+    with atomic(file) as temporary, temporary.open("w", newline="", encoding="utf-8") as text:
+        writer = csv.writer(text)
+        names = [cell(f"p({name})") for name in trained.classes]
+        writer.writerow(("image", "class", "probability", "set", "unlike training", *names))
+        for row in rows:
+            chosen = "" if row.set is None else cell("|".join(row.set))
+            unlike = {None: "", True: "no", False: "yes"}[row.familiar]
+            numbers = [f"{p:.6f}" for p in row.probabilities.values()]
+            writer.writerow((cell(row.image), cell(row.label), f"{row.probability:.6f}", chosen, unlike, *numbers))
+
+
+def _document(trained: Trained, rows: list[Prediction], coverage: float, broken: list[str]) -> dict[str, object]:
+    return {
+        "classes": list(trained.classes),
+        "coverage": coverage if trained.calibration is not None else None,
+        "images": [
+            {
+                "image": row.image,
+                "class": row.label,
+                "probability": row.probability,
+                "probabilities": list(row.probabilities.values()),
+                "set": None if row.set is None else list(row.set),
+                "unlike_training": None if row.familiar is None else not row.familiar,
+            }
+            for row in rows
+        ],
+        "unreadable": broken,
+    }

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Live", "Pace", "Plain", "budget", "chosen_by", "constant_apart", "duration", "errors", "in_terminal", "more_measures", "percent",
-    "print_grid", "print_json", "print_table", "results", "say", "screen", "tell",
+    "print_grid", "print_json", "print_table", "results", "say", "screen", "tell", "tell_unreadable",
 ]  # fmt: skip
 
 Cell = str | Text
@@ -54,6 +54,15 @@ def say(*lines: str) -> None:
     """Sentences on stdout. The terminal breaks them where it likes, so that paths can be copied."""
     for line in lines:
         results().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+UNREADABLE = 3  # exit code: all was done, but for files that could not be read
+
+
+def tell_unreadable(broken: Sequence[str]) -> None:
+    """Files that could not be read, at the end, on stderr."""
+    listed = "\n".join(f"  {file}" for file in broken)
+    errors().print(f"{len(broken)} files could not be read:\n{listed}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

@@ -80,6 +80,25 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
+SEAL = "digest"
+
+
+def write_sealed_json(path: Path, value: Mapping[str, Any]) -> None:
+    """JSON with a checksum of its content."""
+    write_json(path, {**value, SEAL: _seal(value)})
+
+
+def read_sealed_json(path: Path) -> dict[str, Any]:
+    value = read_json(path)
+    if not isinstance(value, dict) or value.pop(SEAL, "") != _seal(value):
+        raise UserError(f"{path} is damaged: its checksum does not fit; delete it and run the same command again.")
+    return value
+
+
+def _seal(value: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
 def append_line(path: Path, value: object) -> None:
     """One JSON line at the end of an append-only file. A line that a full disk cut off is ended first."""
     try:

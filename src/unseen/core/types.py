@@ -51,6 +51,7 @@ class Order:
     brief: Tensors = field(default_factory=dict)  # what the method wrote for this client alone
     evaluate: bool = False  # also measure the received evaluation model on the client's validation images
     images: Held = "validation"  # which images an "evaluate" order asks about
+    calibrate: bool = False  # an "evaluate" order also asks for what calibrates the model, of the validation images
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Reply:
     round: int
     num_examples: int  # training images; for "evaluate" orders, the images that it asks about
     state: Tensors = field(default_factory=dict)  # the model's share
-    report: Tensors = field(default_factory=dict)  # what the method tells beyond the model
+    report: Tensors = field(default_factory=dict)  # beyond the model: the method's; of "evaluate", what calibrates
     metrics: Metrics = field(default_factory=dict)
     sender: str = ""  # who brought it, as the engine knows them and not as they call themselves: a node's id
 

@@ -16,7 +16,8 @@ from unseen.core.errors import UserError, nearest
 IntArray = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
+DICOM = frozenset({".dcm", ".dicom"})
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"}) | DICOM
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,14 +207,15 @@ def _check_same_classes(folder: Path, classes: dict[str, tuple[str, ...]]) -> No
         )
 
 
-def index_site(root: Path | str, classes: Sequence[str] = (), name: str = "") -> DomainIndex:
+def index_site(root: Path | str, classes: Sequence[str] = (), name: str = "", apart: Sequence[str] = ()) -> DomainIndex:
     """One site's own folder, ROOT/CLASS/*: a dataset of one domain (named after the folder unless `name` says).
 
     `classes` are the federation's, in its order; a site may lack some of them, but not have others. Its images are in
-    the order in which a folder of all domains has them, so that the split is the same.
+    the order in which a folder of all domains has them, so that the split is the same. Folders named `apart` are no
+    classes.
     """
     folder = existing_folder(root)
-    found = {c: images_in(folder / c) for c in subfolders(folder)}
+    found = {c: images_in(folder / c) for c in subfolders(folder) if c not in apart}
     found = {c: files for c, files in found.items() if files or c in classes}
     if not any(found.values()):
         raise UserError(f"There are no images in {folder}; they are expected as CLASS/*.jpg or *.png below it.")

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, TypeVar
@@ -37,8 +37,10 @@ from unseen.core.files import USERS, disk_error
 from unseen.core.platform import cores
 from unseen.core.types import Batch
 from unseen.data.domains import DomainIndex, IntArray, Pixels
+from unseen.data.pictures import Converted, decode
 
-_FORMAT = "unseen images 1"  # part of every key: raise it when decoding changes
+_FORMAT = "unseen images 1"  # part of every key
+_DECODING = "decoding 2"  # part of the key of decoded files: raise it when `decode` changes
 _CHUNK = 64  # images per task: large enough that threads do not wait for each other
 
 T = TypeVar("T")
@@ -108,6 +110,7 @@ class Store:
     images: StoreImages
     decoded: int  # images decoded or drawn at this start: 0 when the cache had them
     left_out: tuple[str, ...] = ()  # broken files that were skipped
+    converted: Converted = field(default_factory=Converted)  # what was done to how many images, beyond reading them
 
     def domain(self, name: str) -> StoreImages:
         """All images of one domain."""
@@ -135,7 +138,7 @@ def open_store(
         threads = workers or cores()
         if index.draw is not None:
             return _open_drawn(index, size, folder)
-        key = _digest([_FORMAT, str(size), content_of(index, workers=threads, cache=cache)])
+        key = _digest([_FORMAT, _DECODING, str(size), content_of(index, workers=threads, cache=cache)])
         broken = _cached(folder, key, len(index), size)
         decoded = 0
         if broken is None or (broken and not skip_broken):
@@ -146,7 +149,7 @@ def open_store(
         raise UserError(f"None of the images in {index.root} can be read.")
     rows = np.delete(np.arange(len(index)), broken)
     left_out = tuple(index.paths[row] for row in broken)
-    return Store(kept, _images(folder / f"{key}.npy", kept, rows), decoded, left_out)
+    return Store(kept, _images(folder / f"{key}.npy", kept, rows), decoded, left_out, _converted(folder, key))
 
 
 def _images(file: Path, index: DomainIndex, rows: IntArray) -> StoreImages:
@@ -224,18 +227,12 @@ def _cached(folder: Path, key: str, count: int, size: int) -> list[int] | None:
     return [int(row) for row in broken] if whole else None
 
 
+def _converted(folder: Path, key: str) -> Converted:
+    """What was converted when the array was made: said again by every run that takes it from the cache."""
+    return Converted(json.loads((folder / f"{key}.json").read_text())["converted"])
+
+
 # --- decoding -------------------------------------------------------------------------------------------------------
-
-
-def decode(file: Path, size: int) -> Pixels:
-    """One image, squeezed to size x size as the papers do, RGB."""
-    with Image.open(file) as image:
-        # A large JPEG is decoded at a half, quarter or eighth, never below twice the wanted size: fast, and no worse.
-        image.draft("RGB", (2 * size, 2 * size))
-        colour = image.convert("RGB")
-    if colour.size != (size, size):
-        colour = colour.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(colour, dtype=np.uint8)
 
 
 def _decode_all(
@@ -243,15 +240,17 @@ def _decode_all(
 ) -> list[int]:
     """Decode into the cache, in parallel; returns the broken rows. Threads: PIL lets go of the GIL while it decodes."""
     broken: list[int] = []
+    converted = Converted()
 
-    def work(paths: tuple[str, ...]) -> list[Pixels | Exception]:
+    def work(paths: tuple[str, ...]) -> tuple[list[Pixels | Exception], Converted]:
         done: list[Pixels | Exception] = []
+        found = Converted()
         for path in paths:
             try:
-                done.append(decode(index.root / path, size))
+                done.append(decode(index.root / path, size, found))
             except Exception as error:  # decoders raise all kinds for a broken file
                 done.append(error)
-        return done
+        return done, found
 
     with (
         _array_file(folder / f"{key}.npy", (len(index), size, size, 3)) as write,
@@ -260,7 +259,8 @@ def _decode_all(
     ):
         row = 0
         blank = np.zeros((size, size, 3), dtype=np.uint8)
-        for part in _in_order(pool, work, _chunks(index.paths), 4 * threads):
+        for part, found in _in_order(pool, work, _chunks(index.paths), 4 * threads):
+            converted += found
             for result in part:
                 if isinstance(result, Exception):
                     if not skip_broken:
@@ -273,7 +273,7 @@ def _decode_all(
                 write(result)
                 row += 1
             advance(len(part))
-        _write_json(folder / f"{key}.json", {"broken": broken})
+        _write_json(folder / f"{key}.json", {"broken": broken, "converted": dict(sorted(converted.items()))})
     return broken
 
 

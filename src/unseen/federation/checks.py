@@ -13,6 +13,7 @@ from unseen.core.errors import UserError
 from unseen.core.forms import ANYTHING, Asked, Forms, form_fault
 from unseen.core.plan import Plan
 from unseen.core.types import ClientId, Metrics, Order, Reply, Server, Share
+from unseen.federation import calibrate as calibration
 from unseen.method import Method
 from unseen.nets.net import Net
 
@@ -59,7 +60,7 @@ def faults(
     return (
         _count_fault(reply, checks.most_images, enrolled)
         or _metrics_fault(reply.metrics, checks.most_images)
-        or _report_fault(reply, checks)
+        or _report_fault(reply, order, checks)
         or _state_fault(reply, expected, checks.variances)
     )
 
@@ -92,17 +93,23 @@ def _metrics_fault(metrics: Metrics, most: int) -> str:
     return ""
 
 
-def _report_fault(reply: Reply, checks: Checks) -> str:
-    if reply.kind == "evaluate":
-        return "it brings a report, and only a score was asked for" if reply.report else ""
-    forms = checks.forms(reply.round, reply.num_examples)
-    asked = forms.survey if reply.kind == "survey" else forms.report
-    if fault := form_fault(asked, forms.undeclared, reply.report):
+def _report_fault(reply: Reply, order: Order, checks: Checks) -> str:
+    if fault := _form_fault(reply, order, checks):
         return fault
     for name, value in reply.report.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             return f'"{name}" of its report holds NaN or infinity'
     return ""
+
+
+def _form_fault(reply: Reply, order: Order, checks: Checks) -> str:
+    if reply.kind == "evaluate":
+        if reply.report and not order.calibrate:
+            return "it brings a report, and only a score was asked for"
+        return calibration.faults(reply.report)
+    forms = checks.forms(reply.round, reply.num_examples)
+    asked = forms.survey if reply.kind == "survey" else forms.report
+    return form_fault(asked, forms.undeclared, reply.report)
 
 
 def _state_fault(reply: Reply, expected: Mapping[str, Tensor], variances: frozenset[str]) -> str:

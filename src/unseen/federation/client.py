@@ -14,8 +14,9 @@ from unseen.core.platform import keep_freed_memory
 from unseen.core.seeding import derive, torch_generator
 from unseen.core.tensors import load, pick, prefixed, snapshot, unprefixed
 from unseen.core.types import Batch, ClientId, ImageSet, Metrics, Order, Reply, Site, Tensors, Work
+from unseen.federation.calibrate import Tally
 from unseen.federation.client_state import ClientStates
-from unseen.federation.measure import Score, measure, precision
+from unseen.federation.measure import Also, Score, measure, precision
 from unseen.method import Method
 from unseen.nets.net import Net
 
@@ -55,9 +56,13 @@ class ClientRunner:
             torch.manual_seed(derive(self.plan.seed, round=order.round, client=client, purpose=f"default-{order.kind}"))
             asked = order.evaluate or order.kind == "evaluate"
             images = site.held(order.images)
-            metrics = self._evaluate(images, order.state) if asked and images is not None else {}
+            tally = Tally()
+            also = tally.add if order.calibrate and order.images == "validation" else None
+            metrics = self._evaluate(images, order.state, also) if asked and images is not None else {}
             if order.kind == "evaluate":
-                return Reply(client, order.kind, order.round, len(images or ()), metrics=metrics)
+                if order.calibrate and also is None:
+                    self._evaluate(site.validation, order.state, tally.add)
+                return Reply(client, order.kind, order.round, len(images or ()), report=tally.told(), metrics=metrics)
             work = self._work_for(client, site, order)
             if order.kind == "survey":
                 self.net.eval()
@@ -66,10 +71,10 @@ class ClientRunner:
                 return Reply(client, order.kind, order.round, len(site.train), report=statistics, metrics=metrics)
             return self._train(work, metrics)
 
-    def _evaluate(self, images: ImageSet, state: Mapping[str, Tensor]) -> Metrics:
+    def _evaluate(self, images: ImageSet, state: Mapping[str, Tensor], also: Also | None = None) -> Metrics:
         """The received evaluation model on images that the client does not train on."""
         load(self.net, {**self.initial, **state})
-        score = measure(self.method.predict, self.net, images, self.plan)
+        score = measure(self.method.predict, self.net, images, self.plan, also=also)
         return _metrics("received", score)
 
     def _work_for(self, client: ClientId, site: Site, order: Order) -> Work:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from unseen.core.types import ClientId, Metrics, Order, Reply
 from unseen.core.words import megabytes
+from unseen.federation.calibrate import SENT
 
 Direction = Literal["up", "down"]
-Sort = Literal["model", "statistics", "metrics", "evaluation"]
+Sort = Literal["model", "statistics", "metrics", "evaluation", "calibration"]
 METRIC_BYTES = 8  # a number travels as a float64
 NAMED = 5  # tensors that are named one by one in a sentence
 
@@ -48,9 +49,11 @@ class Ledger:
 
     def received(self, reply: Reply) -> int:
         """A reply on its way to the server. Returns its bytes."""
+        # What a reply to "evaluate" tells is the same for every method: it calibrates the finished model.
+        sort: Sort = "calibration" if reply.kind == "evaluate" else "statistics"
         return (
             self._count("up", "model", reply.state)
-            + self._count("up", "statistics", reply.report)
+            + self._count("up", sort, reply.report)
             + self._count_metrics(reply.metrics)
         )
 
@@ -74,7 +77,7 @@ class Ledger:
         return size
 
     def per_trip(self, direction: Direction, sort: Sort | None = None) -> float:
-        """Mean bytes per training client and round in one direction, of one kind or of all but evaluation."""
+        """Mean bytes per training client and round in one direction, of one kind or of all that training needs."""
         sorts: tuple[Sort, ...] = (sort,) if sort else ("model", "statistics", "metrics")
         return sum(self.total(direction, each) for each in sorts) / self.trips if self.trips else 0.0
 
@@ -100,10 +103,12 @@ class Ledger:
             if up or down:
                 parts.append(f"{word} {megabytes(up)} up, {megabytes(down)} down")
         measuring, beyond = self.total("down", "evaluation"), self.beyond_weights()
+        calibrating = sum(e.bytes for key, e in self.entries.items() if key.startswith("up/calibration/"))
         return (
             f"each client sent {megabytes(self.per_trip('up'))} and received {megabytes(self.per_trip('down'))} "
             f"per round: {'; '.join(parts)}"
             + (f" (and {megabytes(measuring)} in all to measure the model)" if measuring else "")
+            + (f"; after training each sent {megabytes(calibrating)} to calibrate it: {SENT}" if calibrating else "")
             + (f"; MORE THAN WEIGHTS was sent: {beyond}" if beyond else "")
         )
 

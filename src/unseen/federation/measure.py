@@ -16,6 +16,7 @@ from unseen.nets.net import Net
 
 EVALUATION_BATCH = 64
 Predict = Callable[[Net, Tensor], Tensor]
+Also = Callable[[Tensor, Tensor], None]  # is handed every batch's logits and labels
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ def measure(
     images: ImageSet,
     plan: Plan,
     progress: Callable[[int], None] | None = None,
-    also: Callable[[Tensor, Tensor], None] | None = None,
+    also: Also | None = None,
 ) -> Score:
-    """Accuracy and loss. `also` is handed every batch's logits and labels."""
+    """Accuracy and loss."""
     correct, seen, total = 0, 0, 0.0
     for scores, labels in logits(predict, net, images, plan):
         correct += int((scores.argmax(1) == labels).sum())

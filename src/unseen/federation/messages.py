@@ -29,6 +29,7 @@ def pack_order(client: str, order: Order) -> bytes:
         "round": order.round,
         "evaluate": order.evaluate,
         "images": order.images,
+        "calibrate": order.calibrate,
     }
     return _pack(about, prefixed("state/", order.state) | prefixed("brief/", order.brief))
 

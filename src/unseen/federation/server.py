@@ -26,6 +26,8 @@ class Evaluation:
 
     round: int
     clients: dict[ClientId, Score]
+    told: dict[ClientId, Tensors] = field(default_factory=dict)  # what calibrates the model, where it was asked for
+    refused: list[str] = field(default_factory=list)  # sentences: whose reply was not used, and why
 
     def accuracy(self, mean: str = "clients") -> float:
         """The mean over clients, plain or weighted by their images."""
@@ -190,13 +192,15 @@ def evaluate(
     ledger: Ledger,
     images: Held = "validation",
     audit: AuditLog | None = None,
+    calibrate: bool = False,
 ) -> Evaluation:
-    """One state on all clients' validation or test images."""
+    """One state on all clients' validation or test images; also what calibrates it, if that is asked for."""
     exchange = Exchange(engine, ledger, Server(state), audit=audit or AuditLog())
-    orders = {client: Order("evaluate", round, state, images=images) for client in engine.clients()}
-    for _ in exchange.replies(orders):
-        pass
-    return Evaluation(round, exchange.scores)
+    orders = {
+        client: Order("evaluate", round, state, images=images, calibrate=calibrate) for client in engine.clients()
+    }
+    calibrating = {reply.client: reply.report for reply in exchange.replies(orders) if reply.report}
+    return Evaluation(round, exchange.scores, calibrating, exchange.refused)
 
 
 def sample(clients: Sequence[ClientId], plan: Plan, round: int) -> list[ClientId]:

@@ -8,6 +8,7 @@ clients/                what each client keeps (local engine)
 own/                    copies of the user's own method files, where the method is theirs
 ledger.json             every tensor that crossed, by name
 model.safetensors       the selected model, with all that `predict` needs in its header
+calibration.json        temperature, prediction sets and familiarity of that model, from the clients' validation images
 result.json             written last: a run with a result is finished
 evaluations.jsonl       one line per `unseen evaluate`: the model under another inference rule
 """
@@ -23,16 +24,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from unseen.core.calibration import Calibration
 from unseen.core.errors import UserError
 from unseen.core.files import (
     append_line,
     disk_error,
     read_json,
     read_lines,
+    read_sealed_json,
     read_tensors,
     shortened,
     write_json,
     write_lines,
+    write_sealed_json,
     write_tensors,
 )
 from unseen.core.tensors import prefixed, unprefixed
@@ -113,6 +117,22 @@ class RunDirectory:
     @property
     def model_path(self) -> Path:
         return self.path / "model.safetensors"
+
+    @property
+    def calibration_path(self) -> Path:
+        return self.path / "calibration.json"
+
+    def calibration(self) -> Calibration | None:
+        """Of the selected model; None in runs of earlier versions."""
+        if not self.calibration_path.exists():
+            return None
+        try:
+            return Calibration.from_json(read_sealed_json(self.calibration_path))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{self.calibration_path} is not a calibration of unseen ({error}).") from None
+
+    def save_calibration(self, found: Calibration) -> None:
+        write_sealed_json(self.calibration_path, found.to_json())
 
     @property
     def finished(self) -> bool:
@@ -262,7 +282,7 @@ class RunDirectory:
         with self.locked():
             self._read(rounds[round])  # must be whole
             # The result first: from here on the run is not finished. The lines last: nobody counts on them.
-            for name in ("result.json", "model.safetensors", "ledger.json"):
+            for name in ("result.json", "calibration.json", "model.safetensors", "ledger.json"):
                 (self.path / name).unlink(missing_ok=True)
             for number, path in sorted(rounds.items(), reverse=True):
                 if number > round:
@@ -286,9 +306,18 @@ class RunDirectory:
         return chain
 
     # --- the end -------------------------------------------------------------------------------------------------
-    def finish(self, state: Tensors, about: dict[str, Any], ledger: Ledger, result: RunResult) -> None:
-        """Model, ledger and, last, the result."""
+    def finish(
+        self,
+        state: Tensors,
+        about: dict[str, Any],
+        calibration: Calibration | None,
+        ledger: Ledger,
+        result: RunResult,
+    ) -> None:
+        """Model, its calibration, ledger and, last, the result."""
         write_tensors(self.model_path, state, about)
+        if calibration is not None:
+            self.save_calibration(calibration)
         write_json(self.path / "ledger.json", ledger.to_json())
         write_json(self.path / "result.json", result.to_json())
 

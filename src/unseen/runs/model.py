@@ -6,17 +6,20 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from unseen.core.calibration import Calibration, softmax
 from unseen.core.errors import UserError
-from unseen.core.files import read_tensors
+from unseen.core.files import read_tensors, tensors_digest
 from unseen.core.platform import keep_freed_memory
 from unseen.core.tensors import load
 from unseen.data.domains import SUFFIXES, Pixels
-from unseen.data.store import decode
+from unseen.data.pictures import Converted, decode, picture_of
 from unseen.federation.measure import precision
 from unseen.method import Method
 from unseen.nets.backbones import create_net
@@ -25,6 +28,12 @@ from unseen.registry import parse
 from unseen.runs import own_methods
 from unseen.runs.directory import RunDirectory
 from unseen.runs.settings import Settings
+
+BATCH = 64
+
+
+if TYPE_CHECKING:
+    from unseen.core.calibration import Booleans, Numbers
 
 
 def build_net(settings: Settings, method: Method, classes: int) -> Net:
@@ -43,27 +52,103 @@ def build_net(settings: Settings, method: Method, classes: int) -> Net:
     return net.to(torch.device(settings.plan.device))
 
 
+# What a model takes: tensors B x 3 x H x W in [0, 1] at its own size, and everything else as `unseen.data.pictures` has it.
+Images = Any
+
+
 @dataclass(frozen=True)
 class Trained:
-    """A selected model with all that is needed to use it."""
+    """A selected model with all that is needed to use it.
+
+    Images are files, Pillow's images, arrays (H x W or H x W x 3: uint8, uint16, or floats in [0, 1]), one or a list of
+    them, or a tensor B x 3 x H x W in [0, 1] at the model's size. Answers have one row per image.
+    """
 
     net: Net
     method: Method
     classes: tuple[str, ...]
     settings: Settings
     selected_round: int
+    calibration: Calibration | None = None  # None in runs of earlier versions: `unseen calibrate` makes it
 
-    def predict(self, x: Tensor) -> Tensor:
-        """Class probabilities of images in [0, 1], B x 3 x H x W."""
+    def predict(self, images: Images) -> np.ndarray[Any, np.dtype[np.str_]]:
+        """The most probable class."""
+        named: np.ndarray[Any, np.dtype[np.str_]] = np.array(self.classes)[self.logits(images).argmax(axis=1)]
+        return named
+
+    def predict_proba(self, images: Images) -> Numbers:
+        """The probability of each class, in the order of `classes`, at the temperature of the calibration."""
+        return self.probabilities(self.logits(images))
+
+    def predict_set(self, images: Images, coverage: float = 0.9) -> list[tuple[str, ...]]:
+        """The classes that cannot be ruled out. For images like those of training, `coverage` of the sets hold the class."""
+        return self.named_sets(self.logits(images), coverage)
+
+    def familiar(self, images: Images) -> Booleans:
+        """Is each image like those of training? Of such images 5 % are said not to be."""
+        return self.calibrated().familiar(self.logits(images))
+
+    def logits(self, images: Images) -> Numbers:
+        """What the method's own rule gives before the softmax."""
+        x = as_batch(images, self.settings.data.image_size)
         self.net.eval()
-        with torch.inference_mode(), precision(self.settings.plan):
-            return self.method.predict(self.net, x.to(self.settings.plan.device)).float().softmax(1).cpu()
+        found = []
+        for part in torch.split(x, BATCH):
+            with torch.inference_mode(), precision(self.settings.plan):
+                found.append(self.method.predict(self.net, part.to(self.settings.plan.device)).float().cpu())
+        values: Numbers = torch.cat(found).double().numpy()
+        return values
+
+    def probabilities(self, logits_NK: Numbers) -> Numbers:
+        return softmax(logits_NK) if self.calibration is None else self.calibration.probabilities(logits_NK)
+
+    def named_sets(self, logits_NK: Numbers, coverage: float) -> list[tuple[str, ...]]:
+        inside_NK = self.calibrated().sets(logits_NK, coverage)
+        return [tuple(name for name, here in zip(self.classes, row, strict=True) if here) for row in inside_NK]
+
+    def calibrated(self) -> Calibration:
+        if self.calibration is None:
+            raise UserError("This model has no calibration: its run is of an earlier version; see `unseen calibrate`.")
+        return self.calibration
 
 
-def load_trained(path: Path, device: str | None = None) -> Trained:
+def as_batch(images: Images, size: int) -> Tensor:
+    """B x 3 x H x W in [0, 1], of whatever images are given as."""
+    if isinstance(images, Tensor):
+        x = images if images.dim() == 4 else images[None]
+        if x.dim() != 4 or x.shape[1] != 3 or not x.is_floating_point():
+            raise UserError(
+                f"A tensor of images is B x 3 x H x W in [0, 1], not {tuple(images.shape)} of {images.dtype}."
+            )
+        return x
+    single = isinstance(images, (str, Path, Image.Image)) or (isinstance(images, np.ndarray) and images.ndim in (2, 3))
+    pixels = [_pixels(image, size) for image in ([images] if single else images)]
+    if not pixels:
+        raise UserError("There are no images to classify: the list is empty.")
+    return _tensor(pixels)
+
+
+def _pixels(image: Any, size: int) -> Pixels:
+    if isinstance(image, (str, Path)):
+        if not Path(image).is_file():
+            raise UserError(f"There is no image {image}.")
+        try:
+            return decode(Path(image), size)
+        except Exception as error:  # decoders raise all kinds for a broken file
+            raise UserError(f"The image {image} cannot be read ({error}).") from None
+    if not isinstance(image, (Image.Image, np.ndarray)):
+        raise UserError(f"An image is a path, a Pillow image, an array or a tensor, not {type(image).__name__}.")
+    return picture_of(image, size)
+
+
+def _tensor(pixels: Sequence[Pixels]) -> Tensor:
+    return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).to(torch.float32).div_(255)
+
+
+def load_trained(path: str | Path, device: str | None = None) -> Trained:
     """The selected model of a finished run, on the device it was trained on or on another."""
     keep_freed_memory()
-    directory = RunDirectory.open(path)
+    directory = RunDirectory.open(Path(path))
     if not directory.model_path.exists():
         raise UserError(f"The run in {path} is not finished: go on with it by `unseen run --resume {path}`.")
     state, about = read_tensors(directory.model_path)
@@ -73,26 +158,31 @@ def load_trained(path: Path, device: str | None = None) -> Trained:
         raise UserError(f"{directory.model_path} is not a model of unseen ({error}).") from None
     if device is not None:
         settings = settings.with_changes({"device": device})
-    own_methods.recall(path, settings.method)
+    own_methods.recall(Path(path), settings.method)
     method = parse(settings.method, settings.fields)
     # The file has the weights; those the training began with need not be at hand.
     net = build_net(settings.with_changes({"weights": "none"}), method, len(classes))
     load(net, state)
     net.eval()
-    return Trained(net, method, tuple(classes), settings, round)
+    calibration = directory.calibration()
+    if calibration is not None and calibration.model != tensors_digest(state):
+        raise UserError(
+            f"{directory.calibration_path} is not of this model; delete it, or make it again by `unseen calibrate {path}`."
+        )
+    return Trained(net, method, tuple(classes), settings, round, calibration)
 
 
 # --- files to classes ------------------------------------------------------------------------------------------------
-BATCH = 64
-
-
 @dataclass(frozen=True)
 class Prediction:
     """What a model says of one image."""
 
     image: str  # its path, relative to the folder that was given
     label: str
-    probability: float
+    probability: float  # of that class
+    probabilities: dict[str, float]  # of all classes
+    set: tuple[str, ...] | None  # the classes that cannot be ruled out; None where the model has no calibration
+    familiar: bool | None  # is it like the images of training? None where the model has no calibration
 
 
 def find_images(place: Path) -> list[Path]:
@@ -109,31 +199,50 @@ def find_images(place: Path) -> list[Path]:
     return sorted(files)
 
 
-def predict_files(trained: Trained, place: Path, broken: list[str] | None = None) -> Iterator[Prediction]:
-    """One image, or all below a folder, in order. Decoding runs ahead of the net by a batch."""
-    files = find_images(place)
+def predict_files(
+    trained: Trained,
+    place: Path,
+    broken: list[str] | None = None,
+    coverage: float = 0.9,
+    converted: Converted | None = None,
+) -> Iterator[Prediction]:
+    """One image, or all below a folder, in order."""
+    known = trained.calibration is not None
+    for files, logits_NK in logits_of_files(trained, find_images(place), broken, converted):
+        p_NK = trained.probabilities(logits_NK)
+        sets = trained.named_sets(logits_NK, coverage) if known else [None] * len(files)
+        familiar = trained.calibrated().familiar(logits_NK).tolist() if known else [None] * len(files)
+        for file, p_K, chosen, like in zip(files, p_NK, sets, familiar, strict=True):
+            name = file.relative_to(place) if place.is_dir() else file
+            named = dict(zip(trained.classes, p_K.tolist(), strict=True))
+            best = int(p_K.argmax())
+            yield Prediction(name.as_posix(), trained.classes[best], float(p_K[best]), named, chosen, like)
+
+
+def logits_of_files(
+    trained: Trained, files: Sequence[Path], broken: list[str] | None = None, converted: Converted | None = None
+) -> Iterator[tuple[list[Path], Numbers]]:
+    """Batch by batch, the files that could be read and their logits. Decoding runs ahead of the net by a batch."""
     parts = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
     size = trained.settings.data.image_size
     with ThreadPoolExecutor(1) as ahead:
-        waiting = ahead.submit(_decode, parts[0], size, broken)
+        waiting = ahead.submit(_decode, parts[0], size, broken, converted)
         for number in range(len(parts)):
             good, pixels = waiting.result()
             if number + 1 < len(parts):
-                waiting = ahead.submit(_decode, parts[number + 1], size, broken)
+                waiting = ahead.submit(_decode, parts[number + 1], size, broken, converted)
             if good:
-                x = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).to(torch.float32).div_(255)
-                values, labels = trained.predict(x).max(dim=1)
-                for file, value, label in zip(good, values.tolist(), labels.tolist(), strict=True):
-                    name = file.relative_to(place) if place.is_dir() else file
-                    yield Prediction(name.as_posix(), trained.classes[label], value)
+                yield good, trained.logits(_tensor(pixels))
 
 
-def _decode(files: Sequence[Path], size: int, broken: list[str] | None) -> tuple[list[Path], list[Pixels]]:
+def _decode(
+    files: Sequence[Path], size: int, broken: list[str] | None, converted: Converted | None
+) -> tuple[list[Path], list[Pixels]]:
     good: list[Path] = []
     pixels: list[Pixels] = []
     for file in files:
         try:
-            pixels.append(decode(file, size))
+            pixels.append(decode(file, size, converted))
             good.append(file)
         except Exception as error:  # decoders raise all kinds for a broken file
             if broken is None:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from unseen.core.files import tensors_digest
 from unseen.core.platform import Kernels, prepare_process, source_version
 from unseen.core.shown import Row, Shown
 from unseen.core.tensors import load, snapshot
@@ -28,8 +29,10 @@ from unseen.core.updates import stepped_state
 from unseen.core.words import megabytes
 from unseen.data.augment import augment
 from unseen.data.domains import DomainIndex
+from unseen.data.pictures import told
 from unseen.data.split import make_sites, partition
 from unseen.federation.audit import AuditLog
+from unseen.federation.calibrate import pooled
 from unseen.federation.checks import Checks
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
@@ -109,6 +112,8 @@ def load_data(planned: PlannedRun, watcher: Watcher) -> RunData:
     store = store_of(settings, index)
     if store.left_out:
         watcher.said(f"left out {len(store.left_out)} broken images: {', '.join(store.left_out)}")
+    for sentence in told(store.converted):
+        watcher.said(sentence)
     index = store.index
     nothing = settings.target == NO_TARGET
     sources = index.domains if nothing else index.sources(settings.target)
@@ -349,7 +354,8 @@ class Execution:
     def _finish(self, server: Server, selection: Selection, ledger: Ledger, started: float) -> RunResult:
         assembly, settings = self.assembly, self.assembly.settings
         model = assembly.method.evaluated(server)
-        last = evaluate(self.engine, model, server.round, ledger, audit=self.audit)
+        # Each client also tells what calibrates the model; if another round's is kept, once more for that one.
+        last = evaluate(self.engine, model, server.round, ledger, audit=self.audit, calibrate=True)
         self._select(selection, last, model)
         selection.finished(server.round, model)
         images: Held = "test" if settings.data.in_domain_test > 0 else "validation"
@@ -357,10 +363,12 @@ class Execution:
             last if images == "validation" else evaluate(self.engine, model, server.round, ledger, images, self.audit)
         )
         score, measured = self._on_target(examine, selection.state) or (NOT_TESTED, None)
-        in_domain, last_score = last_in_domain, score
+        in_domain, last_score, told = last_in_domain, score, last
         if selection.round != server.round:
-            in_domain = evaluate(self.engine, selection.state, selection.round, ledger, images, self.audit)
-            last_score = self._on_target(measure, model) or NOT_TESTED
+            in_domain = evaluate(self.engine, selection.state, selection.round, ledger, images, self.audit, True)
+            last_score, told = self._on_target(measure, model) or NOT_TESTED, in_domain
+        for sentence in told.refused:
+            self.watcher.said(sentence)
         result = RunResult(
             method=settings.method,
             fields=settings.fields,
@@ -406,5 +414,6 @@ class Execution:
         }
         # What nobody trains does not travel (a frozen tower); the file of the model has it all the same.
         still = {name: p.detach().cpu() for name, p in assembly.net.named_parameters() if not p.requires_grad}
-        self.directory.finish({**still, **selection.state}, about, ledger, result)
+        kept = {**still, **selection.state}
+        self.directory.finish(kept, about, pooled(told.told, tensors_digest(kept)), ledger, result)
         return result

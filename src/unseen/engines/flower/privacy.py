@@ -2,8 +2,8 @@
 
 The update of the net's parameters is clipped to the norm `clip` and Gaussian noise is added by Flower's `LocalDpMod`,
 for (epsilon, delta) per round and for the site's images as a whole. Of what else a reply could tell, running statistics
-go back as they came, and a method that sends statistics beyond the model is refused. The numbers in the reply (images,
-loss, accuracy) are sent as they are.
+go back as they came, what calibrates the model stays at the site, and a method that sends statistics beyond the model
+is refused. The numbers in the reply (images, loss, accuracy) are sent as they are.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ class LocalPrivacy:
 
 def guarded(reply: Reply, order: Order, privacy: LocalPrivacy, net: Net, context: Context) -> Reply:
     """The reply as it may leave the site."""
+    if reply.kind == "evaluate":
+        # What calibrates counts single images: a site that asks for privacy keeps it, and the others calibrate.
+        return replace(reply, report={})
     if reply.report:
         raise UserError(
             f"this method sends statistics of the site's images ({', '.join(sorted(reply.report)[:3])}), which local "

@@ -75,6 +75,7 @@ def order_content(client: ClientId, order: Order, about: Mapping[str, str], pack
             "round": order.round,
             "evaluate": order.evaluate,
             "images": order.images,
+            "calibrate": order.calibrate,
         }
     )
     content = RecordDict({"order": config})
@@ -87,7 +88,8 @@ def read_order(content: RecordDict, kind: Kind) -> Order:
     config = content["order"]
     state, brief = read_arrays(content, "state"), read_arrays(content, "brief")
     images: Held = "test" if config["images"] == "test" else "validation"
-    return Order(kind, int(config["round"]), state, brief, bool(config["evaluate"]), images)
+    calibrate = bool(config.get("calibrate", False))
+    return Order(kind, int(config["round"]), state, brief, bool(config["evaluate"]), images, calibrate)
 
 
 def reply_content(reply: Reply) -> RecordDict:

@@ -1,0 +1,136 @@
+"""What calibrates a model, without an image leaving its client: a few sums and counts, in one exchange.
+
+Each client measures the selected model on its validation images and tells (5.5 kB, whatever the number of images):
+
+loss             sums of the cross-entropy at 31 temperatures: the server takes the temperature of the least total
+gap              by temperature and bin of confidence, the sum of right - confidence: the calibration error at each
+true_odds        a histogram of the log-odds of the true class: the pooled quantile of conformal prediction sets
+largest_logit    its points at 1 % to 99 %: from which value on an image is like those of training
+
+The temperature is the exact minimum over the grid, as if all images lay in one place. A histogram of fixed bins was taken
+for the sets, and not a quantile per client: pooled counts give the pooled quantile to a bin's width, rounded to the safe
+side, at any coverage that is asked for later. A mean of the clients' quantiles is no quantile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unseen.core.calibration import AS_TRAINED, LEVELS, LOWEST, ODDS_BINS, TEMPERATURES, WIDTH, Calibration
+from unseen.core.metrics import BINS
+from unseen.core.types import ClientId, Tensors
+
+SENT = "sums of validation losses and counts of validation scores"  # in words, for the ledger
+SHAPES = {
+    "loss": (torch.float64, (len(TEMPERATURES),)),
+    "gap": (torch.float64, (len(TEMPERATURES), BINS)),
+    "true_odds": (torch.int64, (ODDS_BINS,)),
+    "largest_logit": (torch.float64, (LEVELS,)),
+}
+
+
+class Tally:
+    """A client's sums and counts, batch by batch."""
+
+    def __init__(self) -> None:
+        self._loss = torch.zeros(len(TEMPERATURES), dtype=torch.float64)
+        self._gap = torch.zeros(len(TEMPERATURES), BINS, dtype=torch.float64)
+        self._odds = torch.zeros(ODDS_BINS, dtype=torch.int64)
+        self._largest: list[Tensor] = []
+        self._sound = True  # no NaN or infinity so far
+
+    def add(self, logits_BK: Tensor, labels_B: Tensor) -> None:
+        logits_BK = logits_BK.double()
+        self._largest.append(logits_BK.max(1).values)
+        self._sound &= bool(torch.isfinite(logits_BK).all())
+        if not self._sound:
+            return
+        right_B = (logits_BK.argmax(1) == labels_B).double()
+        for place, temperature in enumerate(TEMPERATURES):
+            log_p_BK = (logits_BK / temperature).log_softmax(1)
+            self._loss[place] += F.nll_loss(log_p_BK, labels_B, reduction="sum")
+            confidence_B = log_p_BK.max(1).values.exp()
+            bin_B = (confidence_B * BINS).ceil().long().sub(1).clamp(0, BINS - 1)
+            self._gap[place].index_add_(0, bin_B, right_B - confidence_B)
+        own_B1 = labels_B[:, None]
+        others = logits_BK.scatter(1, own_B1, -torch.inf).logsumexp(1)
+        odds_B = logits_BK.gather(1, own_B1)[:, 0] - others
+        bin_B = ((odds_B - LOWEST) / WIDTH).floor().clamp(0, ODDS_BINS - 1).long()
+        self._odds += torch.bincount(bin_B, minlength=ODDS_BINS)
+
+    def told(self) -> Tensors:
+        """What leaves the client; nothing where it has no validation images, or the model gives no numbers."""
+        if not self._largest or not self._sound:
+            return {}
+        levels = torch.arange(1, LEVELS + 1, dtype=torch.float64) / (LEVELS + 1)
+        return {
+            "loss": self._loss,
+            "gap": self._gap,
+            "true_odds": self._odds,
+            "largest_logit": _quantiles(torch.cat(self._largest), levels),
+        }
+
+
+def _quantiles(values: Tensor, levels: Tensor) -> Tensor:
+    """Linear between neighbours. By hand: torch.quantile refuses more than 16 million values."""
+    ordered = values.sort().values
+    place = levels * (len(ordered) - 1)
+    below = place.floor().long()
+    above = (below + 1).clamp(max=len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def faults(told: Mapping[str, Tensor]) -> str:
+    """Why a client's numbers cannot be used; empty when they can. NaN and infinity are looked for with every report."""
+    if not told:
+        return ""
+    if set(told) != set(SHAPES):
+        return f"its calibration has {', '.join(sorted(told))}, not {', '.join(SHAPES)}"
+    for name, (dtype, shape) in SHAPES.items():
+        if told[name].dtype != dtype or tuple(told[name].shape) != shape:
+            return f'"{name}" of its calibration is {told[name].dtype} of shape {tuple(told[name].shape)}'
+    images = int(told["true_odds"].sum())
+    if bool((told["true_odds"] < 0).any()) or images < 1:
+        return "its calibration counts no images"
+    if bool((told["loss"] < 0).any()) or float(told["gap"].abs().sum(1).max()) > images * (1 + 1e-9):
+        return "the sums of its calibration do not fit its number of images"
+    if bool((told["largest_logit"].diff() < 0).any()):
+        return 'the points "largest_logit" of its calibration do not rise'
+    return ""
+
+
+def pooled(told: Mapping[ClientId, Tensors], model: str = "") -> Calibration | None:
+    """One calibration from all clients' numbers, in the clients' order; None where nobody told any."""
+    known = [each for each in told.values() if each]
+    if not known:
+        return None
+    loss, gap = sum(each["loss"] for each in known), sum(each["gap"] for each in known)
+    odds = torch.stack([each["true_odds"] for each in known]).sum(0)
+    assert isinstance(loss, Tensor) and isinstance(gap, Tensor)
+    images, best = int(odds.sum()), int(loss.argmin())
+    errors = gap.abs().sum(1) / images
+    return Calibration(
+        temperature=TEMPERATURES[best],
+        error_before=float(errors[AS_TRAINED]),
+        error_after=float(errors[best]),
+        images=images,
+        clients=len(known),
+        true_odds=odds.tolist(),
+        largest_logit=_pooled_points(known),
+        model=model,
+    )
+
+
+def _pooled_points(known: list[Tensors]) -> list[float]:
+    """The points of all images together: each client's stand for equal shares of its images."""
+    points = torch.cat([each["largest_logit"] for each in known])
+    weights = torch.cat([each["true_odds"].sum().double().expand(LEVELS) for each in known])
+    order = points.argsort(stable=True)
+    points, reached = points[order], weights[order].cumsum(0)
+    levels = torch.arange(1, LEVELS + 1, dtype=torch.float64) / (LEVELS + 1) * reached[-1]
+    result: list[float] = points[torch.searchsorted(reached, levels).clamp(max=len(points) - 1)].tolist()
+    return result
