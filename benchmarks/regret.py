@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -66,16 +64,6 @@ def without(target: str, folders: dict[str, Path], work: Path) -> Path:
     return root
 
 
-class Lines:
-    """A line when a run ends."""
-
-    def looked(self, jobs: Sequence[Any]) -> None: ...
-
-    def ended(self, job: Any) -> None:
-        s = job.settings
-        print(f"  {s.method}, unseen {s.target}, seed {s.seed}: {job.status} {job.reason}", flush=True)
-
-
 def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("data", choices=sorted(PROTOCOLS))
@@ -101,7 +89,7 @@ def main() -> None:
             weights=given.weights,
             out=work / f"choice-{target}",
             workers=1,
-            watching=Lines(),
+            progress=True,
         )
         assert target not in choice.sites
         choice.write(RECORDS / f"{given.data}-{target}.json")

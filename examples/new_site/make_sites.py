@@ -20,18 +20,21 @@ def place_of(out: Path, site: str, new: str) -> Path:
 
 def from_digits(out: Path, each: int, new: str) -> None:
     """The first images of each class and look, as PNG files."""
+    import numpy as np
+    import torch
+
     from unseen.data.catalog import load_index
+    from unseen.data.store import open_store
 
     index = load_index("digits", None)
-    assert index.draw is not None
-    pixels = index.draw()
+    images = open_store(index, 32).images
     for d, site in enumerate(index.domains):
         for k, name in enumerate(index.classes):
             folder = place_of(out, site, new) / name
             folder.mkdir(parents=True, exist_ok=True)
-            rows = [row for row in range(len(index)) if index.domain[row] == d and index.label[row] == k]
-            for row in rows[: each or None]:
-                Image.fromarray(pixels[row]).save(folder / f"{row:05d}.png")
+            rows = np.flatnonzero((index.domain == d) & (index.label == k))[: each or None]
+            for row, pixels in zip(rows, images.pixels(torch.from_numpy(rows)), strict=True):
+                Image.fromarray(pixels).save(folder / f"{row:05d}.png")
 
 
 def from_pacs(pacs: Path, out: Path, each: int, new: str) -> None:

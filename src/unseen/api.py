@@ -216,8 +216,7 @@ def choose(
     seeds: str | Sequence[int] | None = None,
     out: str | Path = CHOICE,
     workers: int | None = None,
-    watching: Watching | None = None,
-    said: Callable[[str], None] = lambda sentence: None,
+    progress: bool | None = None,
     command: str = "",
     **settings: Any,
 ) -> Choice:
@@ -226,11 +225,13 @@ def choose(
 
     given = {**settings, "methods": methods, "seeds": seeds}
     device = find_device(str(settings.get("device") or "auto"))
-    count = check_workers(workers) or spare_workers(device)
-    folder = Path(out)
-    found = choose_method(given, folder, workers=count, watching=watching or _Quiet(), said=said, command=command)
+    count, folder, shown = check_workers(workers) or spare_workers(device), Path(out), following(progress)
+    try:
+        found = choose_method(given, folder, workers=count, watching=shown, said=shown.said, command=command)
+    finally:
+        shown.close()
     write_choice(found, folder)
-    report(folder, insight=False)
+    report(folder, insight=False, progress=False)
     return found
 
 

@@ -68,7 +68,9 @@ def sites(tmp_path: Path) -> Path:
 
 
 def chosen(root: Path, out: Path, **words: Any) -> Choice:
-    return unseen.choose(data="folder", root=root, image_size=16, backbone="convnet", out=out, weights="none", **words)
+    return unseen.choose(
+        progress=False, data="folder", root=root, image_size=16, backbone="convnet", out=out, weights="none", **words
+    )
 
 
 def test_the_simplest_within_one_standard_error(sites: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +93,8 @@ def test_the_simplest_within_one_standard_error(sites: Path, tmp_path: Path, mon
     # The weaker half after the first seed is fedavg and mixstyle; fedavg stays. Three runs of a minute are spared.
     assert len(made.done) == 27 and ("mixstyle", "d0", 1) not in made.done and ("fedavg", "d0", 1) in made.done
     assert "saved 3 of 30 runs, about 3.0 minutes" in found.saved
-    assert repr(found) == "Choice('gperxan'; as good: stablefdg; 3 sites)"
+    assert repr(found).startswith("Choice of folder, 3 sites, 5 methods: gperxan\nas good: stablefdg\n")
+    assert [row["label"] for row in found.rows()] == list(TABLE)
     assert Choice.read(tmp_path / "out" / "choice.json") == found
     page = (tmp_path / "out" / "choice.html").read_text()
     assert "Recommended: gperxan" in page and "79.5" in page and (tmp_path / "out" / "report.html").exists()

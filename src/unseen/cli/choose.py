@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli.options import WHAT, with_settings
-from unseen.cli.screen import errors, results
+from unseen.cli.screen import errors, print_grid, print_json, say
 from unseen.core.plan import HOW
 
 EXAMPLE = (
@@ -36,40 +36,31 @@ def choose(
     out: Annotated[
         Path, typer.Option(help="Folder of the runs, choice.json and the pages.", rich_help_panel=HOW)
     ] = Path("choice"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the candidates as JSON, for another program.", rich_help_panel=HOW)
+    ] = False,
 ) -> None:
     """Find the method for your sites: each site is left out in turn, and the simplest good method wins.
 
     Good is: within one standard error of the best. The same command again goes on where it was stopped.
     """
     from unseen.api import choose as chosen
-    from unseen.cli.bench import Following
     from unseen.reports.choice import choice_grid
-    from unseen.reports.tables import terminal
 
-    shown = Following()
     words = shlex.join(["unseen", *sys.argv[1:]])
+    asked: dict[str, Any] = {"methods": methods, "seeds": seeds, "out": out, "workers": workers, "command": words}
     try:
-        found = chosen(
-            methods=methods,
-            seeds=seeds,
-            out=out,
-            workers=workers,
-            watching=shown,
-            said=shown.said,
-            command=words,
-            **settings,
-        )
+        found = chosen(**asked, progress=True, **settings)
     except KeyboardInterrupt:
         errors().print("Stopped; the same command goes on.", highlight=False)
         raise typer.Exit(130) from None
-    console = results()
-    console.print(terminal(choice_grid(found)))
-    for line in (
+    if as_json:
+        print_json(found.rows())
+        return
+    print_grid(choice_grid(found))
+    say(
         f"recommended: {found.recommended.label}",
         found.why,
-        found.saved,
-        *found.cautions,
-        f"pages: {out / 'choice.html'}, {out / 'report.html'}   next: unseen fit ... --method auto --choice "
-        f"{out / 'choice.json'}",
-    ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        f"pages: {out / 'choice.html'}, {out / 'report.html'}",
+        f"next: unseen fit ... --method auto --choice {out / 'choice.json'}",
+    )

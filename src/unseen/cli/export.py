@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unseen.cli.screen import errors, results
+from unseen.cli.screen import errors, say
 
 EXAMPLE = (
     "Example: unseen export models/folder-none-fedavg-s0-1a2b3c4d --out packed   then   python packed/predict.py IMAGES"
@@ -24,10 +24,7 @@ def export(
     errors().print("exporting, some seconds ...", highlight=False)
     place = pack(model, out)
     size = (place / "model.onnx").stat().st_size / 1e6
-    results().print(
-        f"wrote {place}: model.onnx ({size:.1f} MB), model.json, predict.py, README.md   next: python "
-        f"{place / 'predict.py'} IMAGES",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+    say(
+        f"wrote {place}: model.onnx ({size:.1f} MB), model.json, predict.py, README.md",
+        f"next: python {place / 'predict.py'} IMAGES",
     )

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from unseen.core.errors import UserError
 from unseen.core.files import read_json, write_json
+from unseen.core.shown import Row, Shown
 from unseen.core.words import megabytes
 from unseen.experiments import grid
 from unseen.experiments.collect import BASELINE, label_of
@@ -62,8 +63,8 @@ class Candidate:
     why: str = ""  # of one that failed or was dropped
 
 
-@dataclass(frozen=True)
-class Choice:
+@dataclass(frozen=True, repr=False)
+class Choice(Shown):
     """What `unseen choose` found: the file choice.json."""
 
     method: str  # recommended
@@ -79,9 +80,28 @@ class Choice:
     rounds: int  # of each run
     version: int = VERSION
 
-    def __repr__(self) -> str:
+    def lines(self) -> list[str]:
         rest = [one.label for one in self.candidates if one.standing == "as good"]
-        return f"Choice({self.method!r}; as good: {', '.join(rest) or 'none'}; {len(self.sites)} sites)"
+        number = f"{len(self.sites)} sites, {len(self.candidates)} methods"
+        return [
+            f"Choice of {self.data}, {number}: {self.recommended.label}",
+            f"as good: {', '.join(rest) or 'none'}",
+            self.why,
+        ]
+
+    def rows(self) -> list[Row]:
+        names = ("label", "standing", "mean", "worst", "behind", "error", "seconds", "bytes_up", "sends")
+        return [{name: vars(one)[name] for name in names} for one in self.candidates]
+
+    def draw(self, axes: Any) -> None:
+        shown = sorted((one for one in self.candidates if one.mean is not None), key=lambda one: one.mean or 0)
+        for place, one in enumerate(shown):
+            behind, error = 100 * (one.behind or 0), 100 * (one.error or 0)
+            axes.errorbar(
+                [-behind], [place], xerr=[error], fmt="o", color="#b3541e" if one is self.recommended else "#4c6a8a"
+            )
+        axes.set_yticks(range(len(shown)), [one.label for one in shown])
+        axes.set_xlabel("points behind the best at sites left out (one standard error)")
 
     @property
     def recommended(self) -> Candidate:
