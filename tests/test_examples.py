@@ -69,7 +69,7 @@ def test_an_own_file_is_benched_beside_the_others(tmp_path: Path) -> None:
 def test_the_story_of_a_new_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Folders, choose, fit, predict and export. The runs of `choose` are made in this process, which starts no other."""
+    """Folders, choose, fit, check, predict and export. The runs of `choose` are made in this process, which starts no other."""
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
 
     def here(jobs: Sequence[Job], *_: Any, **__: Any) -> None:
@@ -86,11 +86,13 @@ def test_the_story_of_a_new_site(
     monkeypatch.setattr(sys, "argv", ["story.py", str(tmp_path), *small])
     runpy.run_path(str(folder / "story.py"), run_name="__main__")
     said = capsys.readouterr().out
-    assert re.search(r"at the new site \d+ of 40 images are right", said)
+    assert re.search(r"at the new site \d+\.\d % are right", said)
+    assert re.search(r"\d+ of 40 images are unlike those of training", said)
+    assert (tmp_path / "check" / "metrics.json").exists()
     choice = Choice.read(tmp_path / "choice" / "choice.json")
     assert f"trained {choice.method}: " in said and choice.sites == ["colour", "ink", "outline"]
     assert {path.name for path in (tmp_path / "packed").iterdir()} == {
-        "model.onnx", "model.json", "predict.py", "README.md",
+        "model.onnx", "model.json", "predict.py", "pictures.py", "README.md",
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""From the folders of a few sites to a model for a new one: choose, fit, predict, export.
+"""From the folders of a few sites to a model for a new one: choose, fit, check, predict, export.
 
     python make_sites.py work --each 20
     python story.py work
@@ -29,10 +29,12 @@ def story(work: Path, settings: Mapping[str, str]) -> None:
     assert fitted.directory is not None
     print(f"trained {fitted.record.method}: {fitted.directory}")
 
-    # At the new site, whose folders are its labels.
+    # At the new site, where some images have labels: how good is it here? Only metrics.json need leave the site.
+    checked = unseen.check(fitted.directory, work / "new", out=work / "check")
+    found = checked.accuracy
+    print(f"at the new site {100 * found.value:.1f} % are right ({100 * found.low:.1f} to {100 * found.high:.1f})")
     said = list(unseen.predict(fitted.directory, work / "new"))
-    right = sum(Path(one.image).parts[0] == one.label for one in said)
-    print(f"at the new site {right} of {len(said)} images are right")
+    print(f"{sum(one.familiar is False for one in said)} of {len(said)} images are unlike those of training")
 
     # For a machine without torch.
     packed = unseen.export(fitted.directory, work / "packed")

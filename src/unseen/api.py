@@ -448,8 +448,8 @@ def calibrate(directory: str | Path, *, workers: int | None = None, watcher: Wat
     return found
 
 
-def export(directory: str | Path, out: str | Path) -> Path:
+def export(directory: str | Path, out: str | Path, *, coverage: float = 0.9) -> Path:
     """Pack the model of a finished run as ONNX with a script that needs no torch, its classes and a model card."""
     from unseen.delivery.pack import export as pack
 
-    return pack(Path(directory), Path(out))
+    return pack(Path(directory), Path(out), coverage)

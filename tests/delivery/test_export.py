@@ -6,11 +6,13 @@ import csv
 import functools
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +25,9 @@ from tests.small_runs import run_local, settings
 from tests.tiny_work import BACKBONES, tiny_net
 from unseen.cli import app
 from unseen.core.errors import UserError
-from unseen.data.store import decode
+from unseen.data.pictures import decode
 from unseen.delivery import graph
+from unseen.delivery.pack import ModelFile, Thresholds
 from unseen.method import Method
 from unseen.nets.backbones import ConvNet, OwnAnatomy
 from unseen.nets.net import Net
@@ -141,22 +144,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def packed(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("packed") / "model"
-    done = CliRunner().invoke(app, ["export", str(run), "--out", str(out)])
+    done = CliRunner().invoke(app, ["export", str(run), "--out", str(out), "--coverage", "0.8"])
     assert done.exit_code == 0, done.output
     assert "predict.py" in done.output
     return out
 
 
+KINDS = ("large.jpg", "grey.png", "alpha.png", "palette.gif", "deep.png", "print.tif")
+
+
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files as people have them: a large JPEG, grey, with alpha, with a palette; and a broken one."""
+    """Files as sites have them, and a broken one."""
     folder = tmp_path_factory.mktemp("images")
-    pixels = store_of(settings(), progress=False).domain("street").pixels(torch.arange(0, 400, 100))
-    large = Image.fromarray(pixels[0]).resize((300, 260))
-    large.save(folder / "large.jpg")
+    pixels = store_of(settings(), progress=False).domain("street").pixels(torch.arange(0, 600, 100))
+    Image.fromarray(pixels[0]).resize((300, 260)).save(folder / "large.jpg")
     Image.fromarray(pixels[1]).convert("L").save(folder / "grey.png")
     Image.fromarray(pixels[2]).convert("RGBA").resize((50, 40)).save(folder / "alpha.png")
     Image.fromarray(pixels[3]).convert("P").save(folder / "palette.gif")
+    Image.fromarray(pixels[4][:, :, 0].astype(np.uint16) * 257).save(folder / "deep.png")
+    Image.fromarray(pixels[5]).convert("CMYK").save(folder / "print.tif")
     (folder / "broken.png").write_bytes(b"no image")
     return folder
 
@@ -185,39 +192,48 @@ def test_the_script_answers_as_unseen_predict_without_torch(
     run: Path, packed: Path, images: Path, tmp_path: Path
 ) -> None:
     rows, done = classify(packed, images, tmp_path / "p.csv")
-    assert done.returncode == 0, done.stderr
-    assert "4 images classified, 1 could not be read" in done.stdout and "broken.png" in done.stderr
-    ours = {images / one.image: one for one in predict_files(load_trained(run, "cpu"), images, [])}
-    assert len(rows) == len(ours) == 4
+    assert done.returncode == 3, done.stderr
+    assert f"{len(KINDS)} images classified, 1 could not be read" in done.stdout and "broken.png" in done.stderr
+    ours = {one.image: one for one in predict_files(load_trained(run, "cpu"), images, [], coverage=0.8)}
+    assert len(rows) == len(ours) == len(KINDS)
     for row in rows:
-        one = ours[Path(row["image"])]
-        assert row["class"] == one.label and abs(float(row["probability"]) - one.probability) <= CLOSE + 1e-6
-        assert row["possible"] == row["unlike training"] == "", "the model was not calibrated"
-        assert abs(sum(float(row[str(k)]) for k in range(10)) - 1) < 1e-4
+        one = ours[row["image"]]
+        assert row["class"] == one.label and one.set is not None and row["set"] == "|".join(one.set)
+        assert row["unlike training"] == ("no" if one.familiar else "yes")
+        for name, p in one.probabilities.items():
+            assert abs(float(row[f"p({name})"]) - p) <= CLOSE + 1e-6
 
 
-def test_the_script_decodes_as_the_library(packed: Path, images: Path) -> None:
-    scope: dict[str, object] = {"__name__": "packed", "__file__": str(packed / "predict.py")}
-    exec(compile((packed / "predict.py").read_text(), "predict.py", "exec", dont_inherit=True), scope)
-    theirs = scope["decode"]
-    assert callable(theirs)
-    for name in ("large.jpg", "grey.png", "alpha.png", "palette.gif"):
+def script(packed: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The packed script, imported from where it lies."""
+    monkeypatch.syspath_prepend(str(packed))
+    monkeypatch.delitem(sys.modules, "pictures", raising=False)
+    return runpy.run_path(str(packed / "predict.py"), run_name="packed")
+
+
+def test_the_script_decodes_as_the_library(packed: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = script(packed, monkeypatch)["decode"]
+    for name in KINDS:
         assert np.array_equal(theirs(images / name, 32), decode(images / name, 32)), name
 
 
-def test_thresholds_make_sets_and_warnings(packed: Path) -> None:
-    from unseen.delivery.pack import ModelFile, Thresholds
-    from unseen.delivery.predict import Model
-
-    model = Model(packed)
+def test_thresholds_make_sets_and_warnings(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = script(packed, monkeypatch)["Model"](packed)
     limits = Thresholds(temperature=2.0, coverage=0.9, log_odds=-1.0, largest_logit=3.0)
-    model.about = json.loads(json.dumps(asdict(ModelFile(["a", "b", "c"], 32, "x", limits))))
+    model.about = asdict(ModelFile(["a", "b", "c"], 32, "x", limits))
     model.classes = ["a", "b", "c"]
-    sure, unsure = model.answers([Path("1"), Path("2")], np.array([[4.0, 1.0, 0.0], [2.0, 1.9, -3.0]]))
+    logits = np.array([[4.0, 1.0, 0.0], [2.0, 1.9, -3.0]])
+    sure, unsure = model.answers(["1", "2"], logits)
     # By hand: softmax of (2, 0.5, 0); log-odds of b are 1 - log(e^4 + e^0) = -3.02.
     e = np.exp([2.0, 0.5, 0.0])
-    assert np.allclose(list(sure.probabilities.values()), e / e.sum()) and sure.possible == ["a"] and sure.familiar
-    assert unsure.possible == ["a", "b"] and unsure.familiar is False
+    assert np.allclose(list(sure.probabilities.values()), e / e.sum()) and sure.set == ["a"] and sure.familiar
+    assert unsure.set == ["a", "b"] and unsure.familiar is False
+    model.about["thresholds"]["log_odds"] = None
+    assert next(model.answers(["1"], logits)).set == ["a", "b", "c"], "too few images to rule a class out"
+    model.about["thresholds"] = None
+    plain = next(model.answers(["1"], logits))
+    e = np.exp([4.0, 1.0, 0.0])
+    assert np.allclose(list(plain.probabilities.values()), e / e.sum()) and plain.set is None and plain.familiar is None
 
 
 def test_the_card_says_what_the_records_say(run: Path, packed: Path) -> None:
@@ -232,7 +248,11 @@ def test_the_card_says_what_the_records_say(run: Path, packed: Path) -> None:
     assert result["ledger"] in card.text and "MORE THAN WEIGHTS" in card.text
     assert f"{100 * result['accuracy']:.1f} % accuracy" in card.text and "Left out: street." in card.text
     about = json.loads((packed / "model.json").read_text())
-    assert about["classes"] == [str(k) for k in range(10)] and about["image_size"] == 32 and about["thresholds"] is None
+    assert about["classes"] == [str(k) for k in range(10)] and about["image_size"] == 32
+    limits, known = about["thresholds"], load_trained(run, "cpu").calibration
+    assert known is not None and limits["temperature"] == known.temperature and limits["coverage"] == 0.8
+    assert limits["log_odds"] == known.threshold(0.8) and limits["largest_logit"] == known.least_familiar
+    assert f"Calibrated on {known.images:,} validation images of 3 sites" in card.text
 
 
 def test_errors_are_sentences(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

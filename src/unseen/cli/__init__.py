@@ -9,7 +9,23 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from unseen.cli import bench, calibrate, check, choose, data, evaluate, export, fit, flower, methods, predict, report, run, show, tune
+from unseen.cli import (
+    bench,
+    calibrate,
+    check,
+    choose,
+    data,
+    evaluate,
+    export,
+    fit,
+    flower,
+    methods,
+    predict,
+    report,
+    run,
+    show,
+    tune,
+)
 from unseen.cli.screen import errors
 from unseen.core.errors import UserError
 from unseen.core.files import USERS, disk_error

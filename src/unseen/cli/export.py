@@ -17,14 +17,17 @@ EXAMPLE = (
 def export(
     model: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("exported"),
+    coverage: Annotated[
+        float, typer.Option(help="How many prediction sets should hold the class, for images like those of training.")
+    ] = 0.9,
 ) -> None:
     """Pack a model as ONNX with a script that needs no torch, its classes and a model card."""
     from unseen.api import export as pack
 
     errors().print("exporting, some seconds ...", highlight=False)
-    place = pack(model, out)
+    place = pack(model, out, coverage=coverage)
     size = (place / "model.onnx").stat().st_size / 1e6
     say(
-        f"wrote {place}: model.onnx ({size:.1f} MB), model.json, predict.py, README.md",
+        f"wrote {place}: model.onnx ({size:.1f} MB), model.json, predict.py, pictures.py, README.md",
         f"next: python {place / 'predict.py'} IMAGES",
     )

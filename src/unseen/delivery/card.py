@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from unseen.core.calibration import Calibration
 from unseen.core.words import megabytes
 from unseen.runs.results import RunResult
 from unseen.runs.settings import NO_TARGET, Settings
@@ -11,7 +12,9 @@ from unseen.runs.settings import NO_TARGET, Settings
 TAGS = ["federated-learning", "domain-generalization", "onnx", "unseen"]
 
 
-def write_card(path: Path, settings: Settings, result: RunResult, classes: tuple[str, ...]) -> None:
+def write_card(
+    path: Path, settings: Settings, result: RunResult, classes: tuple[str, ...], calibration: Calibration | None
+) -> None:
     """README.md of a folder that is ready for the hub."""
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -33,11 +36,11 @@ def write_card(path: Path, settings: Settings, result: RunResult, classes: tuple
         tags=TAGS,
         eval_results=measured or None,
     )
-    text = card_text(settings, result, classes)
+    text = card_text(settings, result, classes, calibration)
     ModelCard(f"---\n{about.to_yaml()}\n---\n\n{text}").save(path)
 
 
-def card_text(settings: Settings, result: RunResult, classes: tuple[str, ...]) -> str:
+def card_text(settings: Settings, result: RunResult, classes: tuple[str, ...], calibration: Calibration | None) -> str:
     parts = [
         f"# {settings.method} on {settings.data.name}\n",
         _what(settings, result, classes),
@@ -46,8 +49,8 @@ def card_text(settings: Settings, result: RunResult, classes: tuple[str, ...]) -
         f"{settings.data.image_size} x {settings.data.image_size}, and gives logits. `model.json` has the classes.\n",
         f"## Data\n\n{_data(settings, result)}",
         f"## What was sent\n\nPer client and round: {result.ledger}.\n",
-        f"## Results\n\n{_results(settings, result)}",
-        f"## Limits\n\n{_limits(settings, result)}",
+        f"## Results\n\n{_results(settings, result, calibration)}",
+        f"## Limits\n\n{_limits(settings, result, calibration)}",
     ]
     return "\n".join(parts)
 
@@ -79,7 +82,7 @@ def _data(settings: Settings, result: RunResult) -> str:
     return "\n".join([*lines, "", left]) + "\n"
 
 
-def _results(settings: Settings, result: RunResult) -> str:
+def _results(settings: Settings, result: RunResult, calibration: Calibration | None) -> str:
     lines = []
     if result.accuracy is not None:
         lines.append(f"- On the unseen domain {settings.target}: {100 * result.accuracy:.1f} % accuracy{result.mark}.")
@@ -88,6 +91,12 @@ def _results(settings: Settings, result: RunResult) -> str:
             f"- On held-back {result.in_domain_images} images of the training sites: "
             f"{100 * result.in_domain_accuracy:.1f} % accuracy (mean over sites)."
         )
+    if calibration is not None:
+        lines.append(
+            f"- Calibrated on {calibration.images:,} validation images of {calibration.clients} sites: temperature "
+            f"{calibration.temperature:.2f}; calibration error {100 * calibration.error_before:.1f} % before and "
+            f"{100 * calibration.error_after:.1f} % after."
+        )
     lines.append(
         f"- Trained in {result.seconds:.0f} s; each site sent {megabytes(result.bytes_up)} per round and received "
         f"{megabytes(result.bytes_down)}."
@@ -95,17 +104,23 @@ def _results(settings: Settings, result: RunResult) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _limits(settings: Settings, result: RunResult) -> str:
+def _limits(settings: Settings, result: RunResult, calibration: Calibration | None) -> str:
     lines = []
     if result.accuracy is None:
         lines.append(
             "- It was not tested on a site that it did not train on. `unseen choose` measured its method on each site in "
-            "turn; test this model itself on labelled images of your site before you rely on it."
+            "turn; `unseen check` tests this model on labelled images of your site: do so before you rely on it."
         )
     else:
         lines.append(f"- Tested on one unseen domain, {settings.target}; another site may be harder.")
     lines.append("- At a new site expect less than the accuracy on the training sites, which is of images like theirs.")
     lines.append("- It knows the classes above only, and gives one of them to every image.")
+    lines.append(
+        "- It has no calibration: there are no prediction sets, and nothing is said to be unlike training."
+        if calibration is None
+        else "- Probabilities, prediction sets and what counts as unlike training hold for images like those of the "
+        "training sites. At a new site sets cover less than they say."
+    )
     if settings.plan.precision != "float32":
         lines.append(f"- Trained in {settings.plan.precision}; the exported graph computes in float32.")
     return "\n".join(lines) + "\n"

@@ -2,7 +2,8 @@
 
     python predict.py IMAGE_OR_FOLDER --out predictions.csv
 
-From Python: `Model(FOLDER).predict(paths)`. `unseen export` copied this file as it is.
+The columns are those of `unseen predict`, and so is the exit code: 3 if a file could not be read. From Python:
+`Model(FOLDER).predict(paths)`. `unseen export` put this file here as it is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +20,10 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from PIL import Image
+from pictures import SUFFIXES, decode  # type: ignore[import-not-found]  # lies beside this file once it is exported
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
 BATCH = 32
+UNREADABLE = 3  # the exit code
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -32,22 +34,12 @@ class Answer:
     image: str
     label: str
     probabilities: dict[str, float]
-    possible: list[str] | None  # the prediction set; None where the model was not calibrated
+    set: list[str] | None  # the classes that cannot be ruled out; None where the model has no calibration
     familiar: bool | None  # is it like the images of training? None likewise
 
     @property
     def probability(self) -> float:
         return self.probabilities[self.label]
-
-
-def decode(file: Path, size: int) -> Array:
-    """One image, squeezed to size x size, RGB: as the training images were."""
-    with Image.open(file) as image:
-        image.draft("RGB", (2 * size, 2 * size))
-        colour = image.convert("RGB")
-    if colour.size != (size, size):
-        colour = colour.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(colour, dtype=np.uint8)
 
 
 class Model:
@@ -77,7 +69,7 @@ class Model:
             for file in files[start : start + BATCH]:
                 try:
                     pixels.append(decode(file, self.size))
-                    good.append(file)
+                    good.append(str(file))
                 except Exception as error:  # decoders raise all kinds for a broken file
                     if broken is None:
                         raise ValueError(f"The image {file} cannot be read ({error}).") from error
@@ -85,19 +77,19 @@ class Model:
             if good:
                 yield from self.answers(good, self.logits(np.stack(pixels)))
 
-    def answers(self, files: Sequence[Path], logits_BK: Array) -> Iterator[Answer]:
+    def answers(self, names: Sequence[str], logits_BK: Array) -> Iterator[Answer]:
         limits = self.about["thresholds"]
         chances = softmax(logits_BK / (limits["temperature"] if limits else 1.0))
         odds = log_odds(logits_BK)
-        for row, file in enumerate(files):
+        for row, name in enumerate(names):
             best = int(logits_BK[row].argmax())
-            possible = familiar = None
+            chosen = familiar = None
             if limits:
-                inside = [k for k in range(len(self.classes)) if k == best or odds[row, k] >= limits["log_odds"]]
-                possible = [self.classes[k] for k in inside]
+                floor = -math.inf if limits["log_odds"] is None else limits["log_odds"]
+                chosen = [c for k, c in enumerate(self.classes) if k == best or odds[row, k] >= floor]
                 familiar = bool(logits_BK[row].max() >= limits["largest_logit"])
             named = dict(zip(self.classes, chances[row].tolist(), strict=True))
-            yield Answer(str(file), self.classes[best], named, possible, familiar)
+            yield Answer(name, self.classes[best], named, chosen, familiar)
 
 
 def softmax(logits_BK: Array) -> Array:
@@ -123,11 +115,12 @@ def find_images(place: Path) -> list[Path]:
     return [place] if place.exists() else []
 
 
-def row_of(answer: Answer, classes: Sequence[str]) -> list[str]:
-    possible = "" if answer.possible is None else " ".join(answer.possible)
-    unlike = "" if answer.familiar is None else ("no" if answer.familiar else "yes")
-    numbers = [f"{answer.probabilities[name]:.6f}" for name in classes]
-    return [answer.image, answer.label, f"{answer.probability:.6f}", possible, unlike, *numbers]
+def row_of(answer: Answer, place: Path) -> list[str]:
+    name = Path(answer.image).relative_to(place) if place.is_dir() else Path(answer.image)
+    chosen = "" if answer.set is None else "|".join(answer.set)
+    unlike = {None: "", True: "no", False: "yes"}[answer.familiar]
+    numbers = [f"{p:.6f}" for p in answer.probabilities.values()]
+    return [name.as_posix(), answer.label, f"{answer.probability:.6f}", chosen, unlike, *numbers]
 
 
 def main() -> int:
@@ -142,16 +135,18 @@ def main() -> int:
     model, broken, count = Model(), list[str](), 0
     with given.out.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["image", "class", "probability", "possible", "unlike training", *model.classes])
+        writer.writerow(
+            ["image", "class", "probability", "set", "unlike training", *(f"p({c})" for c in model.classes)]
+        )
         for answer in model.predict(files, broken):
-            writer.writerow(row_of(answer, model.classes))
+            writer.writerow(row_of(answer, given.images))
             count += 1
             if count % 1000 == 0:
                 print(f"{count:,} of {len(files):,}", file=sys.stderr)
     for name in broken:
         print(f"cannot be read: {name}", file=sys.stderr)
     print(f"{count:,} images classified, {len(broken):,} could not be read; written to {given.out}")
-    return 0
+    return UNREADABLE if broken else 0
 
 
 if __name__ == "__main__":
