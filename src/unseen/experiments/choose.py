@@ -183,6 +183,7 @@ def choose(
         jobs = grid.begin(replace(plan, runs=wanted), out, command)
         for run, job in zip(wanted, jobs, strict=True):
             runners[label_of(run.settings, run.method.about.remark)].jobs.append(job)
+        said(f"seed {seed}, {rung + 1} of {len(seeds)}: {len(jobs)} runs; the time left is that of this seed")
         grid.carry_out(jobs, workers, watching)
     choice = decide(list(runners.values()), sites, seeds, plan.runs[0].settings)
     choice.write(out / "choice.json")
@@ -298,7 +299,8 @@ def _sends(one: Runner) -> str:
 
 
 def _baseline(whole: Sequence[Runner]) -> str:
-    return next((one.label for one in whole if spell_method(one.method)[0] == BASELINE), whole[0].label)
+    """FedAvg's label; nothing is compared with it where it is no candidate."""
+    return next((one.label for one in whole if spell_method(one.method)[0] == BASELINE), "")
 
 
 def _reason(taken: Runner, best: Runner, good: Sequence[Runner], means: Mapping[str, Mapping[str, float]]) -> str:
