@@ -11,7 +11,7 @@ A page has marks, and what stands between them is written by this file:
 
 Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
 table), `method METHOD NAME ...` (a method's own lines in its page), `robust CLIENTS` (benchmarks/robust.py), `trust NAME`
-and `familiarity NAME` (benchmarks/trust.py).
+and `familiarity NAME` (benchmarks/trust.py), `regret NAME` (benchmarks/regret.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.core.files import write_json
+from unseen.experiments.choose import Choice
 from unseen.experiments.collect import CHOSEN, Collection, Group, Row, collect
 from unseen.experiments.statistics import average_over_targets, summarise
 from unseen.reports.names import titled
@@ -372,9 +373,50 @@ def _share(values: Sequence[float | None]) -> str:
     return f"{100 * sum(there) / len(there):.1f}" if there else "stopped" if values else "-"
 
 
+def regret(name: str) -> str:
+    """For each target, the method that `choose` recommended by the other domains alone (benchmarks/regret.py)."""
+    group = main_group(name)
+    files = sorted((RECORDS / "regret").glob(f"{name}-*.json")) if (RECORDS / "regret").is_dir() else []
+    if group is None or not files:
+        return NOTHING
+    choices = {file.stem.removeprefix(f"{name}-"): Choice.read(file) for file in files}
+    lines = [
+        "| unseen | recommended | its accuracy | best in hindsight | its accuracy | FedAvg | regret | gain over FedAvg |",
+        "|---|---|---:|---|---:|---:|---:|---:|",
+    ]
+    regrets, gains = [], []
+    for target in [t for t in group.targets if t in choices]:
+        choice = choices[target]
+        candidates = {one.method for one in choice.candidates}
+        means = {r.label: m for r in group.rows if r.label.partition(" (")[0] in candidates and not r.fields
+                 and not math.isnan(m := _mean(r, target))}  # fmt: skip
+        own = next((m for label, m in means.items() if label.partition(" (")[0] == choice.method), None)
+        if own is None or "fedavg" not in means:
+            continue
+        best = max(means, key=lambda label: means[label])
+        regrets.append(means[best] - own)
+        gains.append(own - means["fedavg"])
+        cells = [target, choice.recommended.label, f"{own:.1f}", best, f"{means[best]:.1f}", f"{means['fedavg']:.1f}"]
+        lines.append("| " + " | ".join([*cells, f"{regrets[-1]:.1f}", f"{gains[-1]:+.1f}"]) + " |")
+    if not regrets:
+        return NOTHING
+    mean = [f"{sum(values) / len(values):+.1f}" for values in (regrets, gains)]
+    lines.append(f"| mean | | | | | | {mean[0].removeprefix('+')} | {mean[1]} |")
+    rounds = sorted({choice.rounds for choice in choices.values()})
+    seeds = sorted({seed for choice in choices.values() for seed in choice.seeds})
+    notes = [
+        "Accuracy in % on the unseen domain, of models that trained on the three others. Each recommendation comes from",
+        "those three alone: one is left out in turn and two train, with runs of "
+        f"{' and '.join(map(str, rounds))} rounds and seeds {', '.join(map(str, seeds))}.",
+        "Regret: how far the recommended method is behind the best in hindsight.",
+    ]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
     "method": method, "systems": systems, "robust": robust, "trust": trust, "familiarity": familiarity,
+    "regret": regret,
 }  # fmt: skip
 CHECKING = False
 

@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"core"},
     "runs": ONE_RUN,
     "engines": ONE_RUN | {"runs"},
+    "delivery": ONE_RUN | {"runs"},
     "experiments": ONE_RUN | {"runs"},
     "reports": {"core", "runs", "experiments"},
 }

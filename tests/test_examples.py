@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import unseen
+from unseen.api import carry_out
 from unseen.cli import app
+from unseen.experiments import grid
+from unseen.experiments.choose import Choice
 from unseen.experiments.collect import collect
+from unseen.experiments.sweep import Job
 from unseen.methods import OWN_FILES
+from unseen.runs.progress import Silent
+from unseen.runs.run import PlannedRun
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "own_method.py"
@@ -55,6 +64,36 @@ def test_an_own_file_is_benched_beside_the_others(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (group,) = collect(tmp_path).groups
     assert [row.label for row in group.rows] == ["fedavg", "fedbn+fednudge (fednudge.strength=0.5)"]
+
+
+def test_the_story_of_a_new_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Folders, choose, fit, check, predict and export. The runs of `choose` are made in this process, which starts no other."""
+    pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
+
+    def here(jobs: Sequence[Job], *_: Any, **__: Any) -> None:
+        for job in jobs:
+            carry_out(PlannedRun.of(job.settings), job.directory, workers=1, watcher=Silent())
+            job.status = "finished"
+
+    monkeypatch.setattr(grid, "sweep", here)
+    folder = ROOT / "examples" / "new_site"
+    monkeypatch.setattr(sys, "argv", ["make_sites.py", str(tmp_path), "--each", "4"])
+    runpy.run_path(str(folder / "make_sites.py"), run_name="__main__")
+    assert sorted(path.name for path in (tmp_path / "sites").iterdir()) == ["colour", "ink", "outline"]
+    small = ["protocol=digits", "rounds=1", "local_steps=2", "batch_size=8"]
+    monkeypatch.setattr(sys, "argv", ["story.py", str(tmp_path), *small])
+    runpy.run_path(str(folder / "story.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    assert re.search(r"at the new site \d+\.\d % are right", said)
+    assert re.search(r"\d+ of 40 images are unlike those of training", said)
+    assert (tmp_path / "check" / "metrics.json").exists()
+    choice = Choice.read(tmp_path / "choice" / "choice.json")
+    assert f"trained {choice.method}: " in said and choice.sites == ["colour", "ink", "outline"]
+    assert {path.name for path in (tmp_path / "packed").iterdir()} == {
+        "model.onnx", "model.json", "predict.py", "pictures.py", "README.md",
+    }  # fmt: skip
 
 
 def test_an_own_file_is_shown_as_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:

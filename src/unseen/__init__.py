@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from unseen.api import bench as bench
     from unseen.api import calibrate as calibrate
     from unseen.api import check as check
+    from unseen.api import choose as choose
     from unseen.api import evaluate as evaluate
+    from unseen.api import export as export
     from unseen.api import fit as fit
     from unseen.api import load as load
     from unseen.api import predict as predict
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from unseen.core.types import Server as Server
     from unseen.core.types import Share as Share
     from unseen.core.types import Work as Work
+    from unseen.experiments.choose import Choice as Choice
     from unseen.method import Method as Method
     from unseen.method import Traits as Traits
     from unseen.method import compose as compose
@@ -47,8 +50,9 @@ if TYPE_CHECKING:
     __version__: str
 
 _WHERE = {
-    **dict.fromkeys(("run", "fit", "bench", "tune", "evaluate", "report"), "unseen.api"),
-    **dict.fromkeys(("load", "predict", "check", "calibrate"), "unseen.api"),
+    **dict.fromkeys(("run", "choose", "fit", "bench", "tune", "evaluate", "report"), "unseen.api"),
+    **dict.fromkeys(("load", "predict", "check", "calibrate", "export"), "unseen.api"),
+    "Choice": "unseen.experiments.choose",
     **dict.fromkeys(("rollback", "verify_ledger"), "unseen.api"),
     "Result": "unseen.runs.run",
     "Trained": "unseen.runs.model",

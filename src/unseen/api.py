@@ -1,5 +1,7 @@
 """Everything the command line does, from Python, in the words of the command line.
 
+unseen.choose(data="folder", root="SITES")          # which method for these sites
+unseen.fit(data="folder", root="SITES", method="auto")  # the model for the next one
 unseen.run(data="digits", target="street", method="fedavg", rounds=3)
 unseen.bench(data="digits", methods="fedavg,fedfd-a", targets="all", seeds="0-2", out="bench")
 unseen.evaluate("bench", inference="iabn,tbn:batch=1")
@@ -26,6 +28,8 @@ from unseen.experiments import grid
 from unseen.experiments.board import board_for, following
 from unseen.experiments.check import Checked
 from unseen.experiments.check import check as check_folder
+from unseen.experiments.choose import Choice
+from unseen.experiments.choose import choose as choose_method
 from unseen.experiments.collect import Collection, collect
 from unseen.experiments.inference import evaluate_run, read_rules
 from unseen.experiments.inference_rules import Inference
@@ -89,11 +93,36 @@ def fit(
     out: str | Path | None = None,
     progress: bool | None = None,
     watcher: Watcher | None = None,
+    choice: str | Path | None = None,
     **settings: Any,
 ) -> Result:
-    """Train on *all* domains, nothing left out: the model for the next site. The round is kept by source validation."""
+    """Train on *all* domains, nothing left out: the model for the next site. The round is kept by source validation.
+
+    `method="auto"` is what `choose` recommended: in `choice`, or in choice.json of `out`, or in choice/choice.json.
+    """
+    if method == AUTO:
+        found = read_choice(choice, out)
+        method, fields = found.method, {**found.fields, **(fields or {})}
     shown: dict[str, Any] = {"progress": progress, "watcher": watcher}
     return run(target=NO_TARGET, method=method, fields=fields, seed=seed, workers=workers, out=out, **shown, **settings)
+
+
+AUTO = "auto"  # the method that `choose` recommended
+CHOICE = Path("choice")  # where `choose` writes if no other folder is named
+
+
+def read_choice(file: str | Path | None, out: str | Path | None) -> Choice:
+    """The given file; else choice.json of `out`; else that of choose's own folder."""
+    if file is not None:
+        return Choice.read(Path(file))
+    places = [Path(folder) / "choice.json" for folder in (out, CHOICE) if folder is not None]
+    for place in places:
+        if place.exists():
+            return Choice.read(place)
+    raise UserError(
+        f"--method auto takes what `unseen choose` found, and there is no {' or '.join(map(str, places))}: run "
+        "`unseen choose` first, or give its file with --choice."
+    )
 
 
 def plan(
@@ -182,6 +211,31 @@ def bench(
     if failed:
         raise UserError(f"{len(failed)} of {len(jobs)} runs failed. The first: {failed[0].reason}")
     return collect(folder)
+
+
+def choose(
+    *,
+    methods: str | Sequence[Any] | None = None,
+    seeds: str | Sequence[int] | None = None,
+    out: str | Path = CHOICE,
+    workers: int | None = None,
+    progress: bool | None = None,
+    command: str = "",
+    **settings: Any,
+) -> Choice:
+    """Which method for these sites: each is left out in turn. `out` has the runs, choice.json and pages at the end."""
+    from unseen.reports.choice import write_choice
+
+    given = {**settings, "methods": methods, "seeds": seeds}
+    device = find_device(str(settings.get("device") or "auto"))
+    count, folder, shown = check_workers(workers) or spare_workers(device), Path(out), following(progress)
+    try:
+        found = choose_method(given, folder, workers=count, watching=shown, said=shown.said, command=command)
+    finally:
+        shown.close()
+    write_choice(found, folder)
+    report(folder, insight=False, progress=False)
+    return found
 
 
 @dataclass(frozen=True)
@@ -411,3 +465,10 @@ def calibrate(directory: str | Path, *, workers: int | None = None, watcher: Wat
     with run.locked():
         run.save_calibration(found)
     return found
+
+
+def export(directory: str | Path, out: str | Path, *, coverage: float = 0.9) -> Path:
+    """Pack the model of a finished run as ONNX with a script that needs no torch, its classes and a model card."""
+    from unseen.delivery.pack import export as pack
+
+    return pack(Path(directory), Path(out), coverage)

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.report.runs import invent
+from unseen.experiments.choose import Candidate, Choice
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "results.py"
 
@@ -42,3 +43,20 @@ def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monk
     page = "x\n<!-- results: method fedfd-a digits -->\nold\n<!-- end -->\n"
     assert "fedfd-a 60.6 ± 0.1 %, +10.0 to FedAvg (6 of 6 pairs)" in script.generated(page)
     assert not list((tmp_path / "records").rglob("*.safetensors"))
+
+
+def test_regret_is_of_the_recommended_method(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    assert script.regret("digits") == script.NOTHING
+    invent(tmp_path / "digits", {"fedavg": 0.5, "fedfd-a": 0.6, "gperxan": 0.55, "fedsam": 0.9})
+    standing = {"gperxan": "recommended", "fedavg": "behind", "fedfd-a": "as good"}
+    candidates = [Candidate(name, {}, name, word, {}) for name, word in standing.items()]
+    Choice("gperxan", {}, "", "", [], candidates, ["a", "b", "c"], [0], "folder", "digits", 7).write(
+        tmp_path / "regret" / "digits-ink.json"
+    )
+    said = script.regret("digits")
+    # The mean over three seeds of score + s/1000. fedsam was no candidate, so it is not the best in hindsight.
+    assert "| ink | gperxan | 55.1 | fedfd-a | 60.1 | 50.1 | 5.0 | +5.0 |" in said
+    assert "| mean | | | | | | 5.0 | +5.0 |" in said and "runs of 7 rounds and seeds 0" in said and "street" not in said

@@ -15,6 +15,9 @@ from unseen.cli import app
 from unseen.core.errors import UserError
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.scaffold import write_app, write_keys
+from unseen.registry import parse
+from unseen.runs.directory import directory_for
+from unseen.runs.run import PlannedRun, RunData, assemble
 
 
 def deployment(**changes: object) -> Deployment:
@@ -82,6 +85,8 @@ def test_init_writes_an_app_that_names_every_command(tmp_path: Path) -> None:
         (["--sites", "a,b", "--minimum-clients", "3"], "--minimum-clients"),
         (["--sites", "a,b", "--data", "pacs"], "--data folder"),
         (["--sites", "a,b", "--method", "fedavgg"], "fedavg"),
+        (["--sites", "a,b", "--target", "none", "--target-folder", "x"], "--target none leaves no site out"),
+        (["--sites", "a,b", "--target", "none", "--server-selection", "oracle"], "oracle needs an unseen domain"),
     ],
 )
 def test_init_says_what_is_wrong(tmp_path: Path, words: list[str], said: str) -> None:
@@ -89,3 +94,21 @@ def test_init_says_what_is_wrong(tmp_path: Path, words: list[str], said: str) ->
     assert done.exit_code == 2
     assert said in done.output
     assert not (tmp_path / "app").exists()
+
+
+def test_no_site_need_be_left_out(tmp_path: Path) -> None:
+    """`--target none` means in a deployment what it means in `unseen fit`: nothing is tested, the rest is the same."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[flower]")
+    from unseen.engines.flower.coordinator import _fitting, _target
+
+    words = ["--sites", "a,b", "--target", "none", "--backbone", "convnet", "--image-size", "32", "--weights", "none"]
+    done = CliRunner().invoke(app, ["flower", "init", str(tmp_path / "app"), *words, "--test-every", "1"])
+    assert done.exit_code == 0, done.output
+    config = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    made = Deployment.from_config(config)
+    settings = _fitting(made)
+    assert settings.target == "none" and settings.left_out == "no domain left out" and settings.plan.test_every == 0
+    assert _target(made, ("x", "y")) is None
+    assembly = assemble(PlannedRun(settings, parse(settings.method), None), RunData(("x", "y"), {}, None))
+    assert assembly.net.classes == 2 and assembly.data.target is None
+    assert Path(made.out, directory_for(settings, Path()).name).name.startswith("folder-none-fedavg-s0-")

@@ -13,8 +13,10 @@ from unseen.cli import (
     bench,
     calibrate,
     check,
+    choose,
     data,
     evaluate,
+    export,
     fit,
     flower,
     keeping,
@@ -65,11 +67,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run", epilog=run.EXAMPLE)(run.run)
+app.command("choose", epilog=choose.EXAMPLE)(choose.choose)
 app.command("fit", epilog=fit.EXAMPLE)(fit.fit)
 app.command("show", epilog=show.EXAMPLE)(show.show)
 app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
 app.command("check", epilog=check.EXAMPLE)(check.check)
 app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
+app.command("export", epilog=export.EXAMPLE)(export.export)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("tune", epilog=tune.EXAMPLE)(tune.tune)

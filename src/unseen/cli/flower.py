@@ -36,7 +36,9 @@ def init(
         str,
         typer.Option(help="Names of the classes, with commas. [default: all the sites have]", rich_help_panel=WHAT),
     ] = "",
-    target: Annotated[str, typer.Option(help="Name of the unseen site.", rich_help_panel=WHAT)] = "elsewhere",
+    target: Annotated[
+        str, typer.Option(help="Name of the unseen site; none: the model for the next one.", rich_help_panel=WHAT)
+    ] = "elsewhere",
     target_folder: Annotated[
         Path | None,
         typer.Option(help="The unseen site's images, CLASS/*, if this machine has them.", rich_help_panel=WHAT),

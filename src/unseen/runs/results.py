@@ -116,6 +116,7 @@ class RunResult:
     engine: str = "local"
     loss: float | None = None
     in_domain: dict[str, float] = field(default_factory=dict)
+    training_images: dict[str, int] = field(default_factory=dict)  # by client; {} where they are on other machines
     in_domain_images: str = "validation"  # "test": images that selected nothing
     last_accuracy: float | None = None  # on the unseen domain, of the last round's model, whatever was selected
     last_in_domain_accuracy: float | None = None  # on the sources' `in_domain_images`, of the last round's model

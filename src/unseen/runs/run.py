@@ -382,6 +382,7 @@ class Execution:
             loss=number(score.loss),
             in_domain_accuracy=number(in_domain.accuracy(settings.plan.validation_mean)),
             in_domain={client: s.accuracy for client, s in in_domain.clients.items()},
+            training_images={client: len(site.train) for client, site in assembly.data.sites.items()},
             in_domain_images=images,
             last_accuracy=number(last_score.accuracy),
             last_in_domain_accuracy=number(last_in_domain.accuracy(settings.plan.validation_mean)),

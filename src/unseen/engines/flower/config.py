@@ -10,7 +10,7 @@ from typing import Any
 from unseen.core.errors import UserError
 from unseen.core.options import Setting, options_of, value_of
 from unseen.core.types import ClientId
-from unseen.runs.settings import Settings, with_seed
+from unseen.runs.settings import NO_TARGET, Settings, with_seed
 
 Value = str | int | float | bool
 # Where the images are is each site's own affair, and a site is a client.
@@ -27,6 +27,10 @@ class Deployment:
     target_folder: str = ""  # the unseen site's images on the server's disk, CLASS/*; "": nobody has them
     timeout: float = 3600.0  # seconds a round waits for a site
     out: str = "runs"
+
+    def __post_init__(self) -> None:
+        if self.settings.target == NO_TARGET and self.target_folder:
+            raise UserError("--target none leaves no site out: name the unseen site, or leave out --target-folder.")
 
     def to_config(self) -> dict[str, Value]:
         """Every key with its value; none is the empty string."""

@@ -24,7 +24,7 @@ class Prompt(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         tokens = self.before(tokens)
         prompt = self.tokens if self.instead is None else self.instead
-        return torch.cat([tokens, prompt.to(tokens.dtype).expand(len(tokens), -1, -1)], dim=1)
+        return torch.cat([tokens, prompt.to(tokens.dtype).expand(tokens.shape[0], -1, -1)], dim=1)
 
 
 def add_prompt(net: Net, length: int) -> Net:
