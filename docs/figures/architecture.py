@@ -59,7 +59,16 @@ def main() -> None:
     arrow(axes, (52.4, 22), (38.6, 22), "reply", (45.5, 24))
     arrow(axes, (67.6, 37), (81.4, 37), "model, note", (74.5, 39))
     arrow(axes, (81.4, 22), (67.6, 22), "model, report", (74.5, 24))
-    box(axes, 2, 1.5, 116, 9.5, "A method is one file: the verbs above that differ from FedAvg, and nothing else", [], WARM)
+    box(
+        axes,
+        2,
+        1.5,
+        116,
+        9.5,
+        "A method is one file: the verbs above that differ from FedAvg, and nothing else",
+        [],
+        WARM,
+    )
     axes.text(
         3, 3.4, "also: build (the net), share (what is sent, what stays), predict (test time)   ·   "
         "several methods compose: fedbn+fedfd+ga", fontsize=8.8, color=SOFT, va="center",

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unseen.cli.options import WHAT, with_settings
-from unseen.cli.screen import budget, chosen_by, duration, errors, more_measures, percent, print_json, print_table, say, screen
+from unseen.cli.screen import (
+    budget,
+    chosen_by,
+    duration,
+    errors,
+    more_measures,
+    percent,
+    print_json,
+    print_table,
+    say,
+    screen,
+)
 from unseen.core.errors import UserError
 from unseen.core.plan import HOW
 from unseen.runs.settings import NO_TARGET

@@ -137,6 +137,15 @@ class RunDirectory:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is not a result of unseen ({error}).") from None
 
+    def classes(self) -> list[str] | None:
+        """The names of the classes, from the model's header; None where there is no model."""
+        if not self.model_path.exists():
+            return None
+        try:
+            return [str(name) for name in tensors_header(self.model_path)["classes"]]
+        except (KeyError, ValueError, OSError):
+            return None
+
     def rounds(self) -> list[RoundLine]:
         """The lines of results.jsonl, one per round: the last one wins where a crash made two."""
         lines = [RoundLine.from_json(line) for line in read_lines(self.path / "results.jsonl") if "round" in line]
@@ -257,12 +266,18 @@ def take_lock(path: Path, inherited: str | None = None) -> IO[bytes] | None:
     return file
 
 
-def read_tensors_about(path: Path) -> int:
-    """The best round that a checkpoint names."""
+def tensors_header(path: Path) -> dict[str, Any]:
+    """What a file of tensors says of itself, without its tensors."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
-    return int(json.loads(header["__metadata__"]["about"])["selection"]["round"])
+    about: dict[str, Any] = json.loads(header["__metadata__"]["about"])
+    return about
+
+
+def read_tensors_about(path: Path) -> int:
+    """The best round that a checkpoint names."""
+    return int(tensors_header(path)["selection"]["round"])
 
 
 def find_runs(folder: Path) -> list[RunDirectory]:
