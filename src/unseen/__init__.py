@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unseen.api import bench as bench
     from unseen.api import evaluate as evaluate
     from unseen.api import fit as fit
+    from unseen.api import new_method as new_method
     from unseen.api import predict as predict
     from unseen.api import report as report
     from unseen.api import run as run
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _WHERE = {
-    **dict.fromkeys(("run", "fit", "bench", "tune", "evaluate", "predict", "report"), "unseen.api"),
+    **dict.fromkeys(("run", "fit", "bench", "tune", "evaluate", "predict", "report", "new_method"), "unseen.api"),
     "Result": "unseen.runs.run",
     "Trained": "unseen.runs.model",
     "load_trained": "unseen.runs.model",

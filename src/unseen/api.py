@@ -334,6 +334,13 @@ def _stepping(shown: Steps) -> Callable[[str], None]:
     return said
 
 
+def new_method(name: str, out: str | Path = ".") -> list[Path]:
+    """A file with a method of your own to begin from, and a test of it that passes."""
+    from unseen.runs.new_method import write_new_method
+
+    return write_new_method(name, Path(out))
+
+
 # --- models ----------------------------------------------------------------------------------------------------------
 def predict(
     directory: str | Path,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from unseen.cli import bench, data, evaluate, fit, flower, methods, predict, report, run, show, tune
+from unseen.cli import bench, data, evaluate, fit, flower, methods, new_method, predict, report, run, show, tune
 from unseen.cli.screen import errors
 from unseen.core.errors import UserError
 from unseen.core.files import USERS, disk_error
@@ -58,6 +58,7 @@ app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("cost", epilog=report.COST_EXAMPLE)(report.cost)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
+app.command("new-method", epilog=new_method.EXAMPLE)(new_method.new_method)
 app.command("protocols", epilog=methods.PROTOCOLS_EXAMPLE)(methods.protocols)
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")

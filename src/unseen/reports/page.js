@@ -69,6 +69,7 @@
     about.series.forEach(function (one) {
       var own = colour(one.colour), show = !off[one.name], at = series.length;
       series.push({ label: one.title, stroke: own, width: one.colour === "others" ? 1.2 : 2, show: show, spanGaps: true,
+        dash: one.colour.charAt(0) === "h" ? [7, 3] : undefined,
         points: { show: one.y.filter(function (v) { return v !== null; }).length < 3 } });
       data.push(one.y);
       if (one.low) {
@@ -80,7 +81,7 @@
     });
     function tell(u) {
       var i = u.cursor.idx;
-      if (i === null || i === undefined) { read.textContent = "Point at the lines; drag to zoom, double-click to zoom out."; return; }
+      if (u.cursor.left < 0 || i === null || i === undefined) { read.textContent = "Point at the lines; drag to zoom, double-click to zoom out."; return; }
       read.textContent = about.x_name + " " + about.x[i];
       about.series.forEach(function (one) {
         if (!u.series[one.at].show || one.y[i] === null) return;
@@ -94,7 +95,7 @@
     var axis = { stroke: soft, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 }, font: "12px system-ui, sans-serif" };
     var chart = new uPlot({
       width: place.clientWidth || 340, height: 270, series: series, bands: bands, legend: { show: false },
-      scales: { x: { time: false } }, axes: [axis, Object.assign({ size: 46 }, axis)],
+      scales: { x: { time: false } }, axes: [Object.assign({ incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, axis), Object.assign({ size: 46 }, axis)],
       cursor: { drag: { x: true, y: false } }, hooks: { setCursor: [tell] }
     }, data, place);
     tell(chart);
@@ -105,7 +106,7 @@
       var step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (event.key === "Escape") chart.setScale("x", { min: about.x[0], max: about.x[about.x.length - 1] });
       if (!step) return;
-      var now = chart.cursor.idx, i = now === null || now === undefined ? (step > 0 ? 0 : about.x.length - 1) : now + step;
+      var i = chart.cursor.left < 0 ? (step > 0 ? 0 : about.x.length - 1) : chart.cursor.idx + step;
       i = Math.max(0, Math.min(about.x.length - 1, i));
       chart.setCursor({ left: chart.valToPos(about.x[i], "x"), top: 20 });
       event.preventDefault();

@@ -140,7 +140,7 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
     against = group.baseline(baseline)
     columns = ["Method", "Runs", "Avg", "Std", "95 % interval", "Avg rank"]
     if against is not None:
-        columns += [f"Δ to {against}", "95 % of Δ", "Wins/losses/pairs", "p", "p (Holm)"]
+        columns += [f"Δ to {titled(against)}", "95 % of Δ", "Wins/losses/pairs", "p", "p (Holm)"]
     worded = frozenset({"95 % interval", "95 % of Δ", "Wins/losses/pairs"})
     grid = Grid(f"statistics-{group.name}", f"Statistics: {group.title}", columns, worded=worded)
     ranks, comparisons = group.ranks(), group.comparisons(baseline)
@@ -181,7 +181,7 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
     if comparisons:
         grid.notes.append(
             f"95 % of Δ: a bootstrap over seeds within targets. p: Wilcoxon's signed-rank test, two-sided, against "
-            f"{against} over pairs of target and seed; Holm: corrected for {len(comparisons)} "
+            f"{titled(against)} over pairs of target and seed; Holm: corrected for {len(comparisons)} "
             f"comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target are not independent."
         )
     return grid
