@@ -208,7 +208,8 @@ addEventListener("load", function () {
   var charts = document.querySelectorAll("figure.chart canvas").length;
   var plot = document.querySelector("figure.chart .plot"), read = document.querySelector("figure.chart .read");
   plot.focus();
-  plot.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+  var press = function () { plot.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true })); };
+  setTimeout(press, 100);  // a chart that was just made places its scales a moment later
   setTimeout(function () {
   var pointed = read.textContent, chart = document.querySelector("figure.chart").chart;
   var box = document.querySelector(".pick input[value=stablefdg]");
@@ -221,7 +222,7 @@ addEventListener("load", function () {
   said.push([charts, document.activeElement === plot, pointed, off > 0, shown, flips, head].join(";"));
   said.push(document.title.indexOf("ERROR") < 0);
   document.body.innerHTML = "<pre id=said>" + said.join("|") + "</pre>";
-  }, 200);
+  }, 300);
 });
 </script>
 """

@@ -158,8 +158,8 @@ def test_markdown(bench: Path) -> None:
     (group,) = collect(bench).groups
     lines = markdown(accuracy_grid(group)).splitlines()
     assert lines[2] == "| Method | ink | street | Avg | Worst | In-domain |"
-    assert lines[3] == "|---|---:|---:|---:|---:|"
-    assert lines[5].count("<u>") == 4 and lines[6].count("**") == 8 and r"stablefdg \*" in lines[6]
+    assert lines[3] == "|---|---:|---:|---:|---:|---:|"
+    assert lines[5].count("<u>") == 5 and lines[6].count("**") == 10 and r"StableFDG \*" in lines[6]
 
 
 def test_csv_has_plain_numbers(bench: Path) -> None:

@@ -114,6 +114,7 @@ def test_a_file_that_trains_when_it_is_read_is_named(tmp_path: Path, forget: pyt
 def test_a_new_method_has_a_test_that_passes(tmp_path: Path, forget: pytest.MonkeyPatch) -> None:
     method, test = write_new_method("fed-calm", tmp_path)
     assert (method.name, test.name) == ("fed_calm.py", "test_fed_calm.py")
+    forget.syspath_prepend(tmp_path)  # as pytest does for a test's folder
     scope: dict[str, object] = {"__file__": str(test), "__name__": "test_fed_calm"}
     exec(compile(test.read_text(), str(test), "exec"), scope)
     tests = [value for name, value in scope.items() if name.startswith("test_")]
