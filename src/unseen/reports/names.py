@@ -13,6 +13,7 @@ TITLES = {
     "csac": "CSAC", "dann": "DANN", "doprompt": "DoPrompt", "dson": "DSON", "dsu": "DSU", "elcfs": "ELCFS",
     "erm": "ERM", "fedadagrad": "FedAdagrad", "fedadam": "FedAdam", "fedadg": "FedADG", "fedavg": "FedAvg",
     "fedavgm": "FedAvgM", "fedbn": "FedBN", "fedfd": "FedFD", "fedfd-a": "FedFD-A", "fedgma": "FedGMA",
+    "fediir": "FedIIR", "fish": "Fish", "fishr": "Fishr", "mcgdm": "MCGDM", "swad": "SWAD",
     "fednova": "FedNova", "fedomg": "FedOMG", "fedproto": "FedProto", "fedprox": "FedProx", "fedsam": "FedSAM",
     "fedsr": "FedSR", "fedyogi": "FedYogi", "fpl": "FPL", "ga": "GA", "gperxan": "gPerXAN", "groupdro": "GroupDRO",
     "guide": "guiding head", "ibn": "IBN", "irm": "IRM", "jigen": "JiGen", "l2d": "L2D", "mixstyle": "MixStyle",
