@@ -28,6 +28,7 @@ from unseen.core.files import write_json
 from unseen.experiments.choose import Choice
 from unseen.experiments.collect import CHOSEN, Collection, Group, Row, collect
 from unseen.experiments.statistics import average_over_targets, summarise
+from unseen.reports.findings import compared_sentence, noise_floor
 from unseen.reports.names import titled
 from unseen.reports.tables import p_value
 from unseen.runs.directory import RunDirectory, find_runs
@@ -146,39 +147,21 @@ def sentences(name: str) -> str:
     group = main_group(name)
     if group is None:
         return NOTHING
-    compared, lines = group.comparisons(), []
+    compared = group.comparisons()
     rows = {row.label: row for row in group.rows}
+    ours = [label for label, row in rows.items() if row.method in SYSTEMS and label in compared and not row.fields]
+    ours = sorted(
+        (label for label in ours if not label.endswith(CHOSEN)), key=lambda label: -compared[label].difference
+    )
     best = group.best()[0]
-    lines.append(f"**{named(best)}** has the best mean over unseen domains, {group.average(best).mean:.1f} %.")
-    ours = [(label, compared[label]) for label in rows if rows[label].method in SYSTEMS and label in compared]
-    for label, one in sorted(ours, key=lambda pair: -pair[1].difference):
-        if label.endswith(CHOSEN) or rows[label].fields:
-            continue
-        way = "ahead of" if one.difference > 0 else "behind"
-        sure = "; too few seeds for an interval" if math.isnan(one.low) else f", {one.low:+.1f} to {one.high:+.1f}"
-        lines.append(
-            f"{named(rows[label])} is {way} FedAvg by {abs(one.difference):.1f} points{sure}: {one.wins} of {one.pairs} "
-            f"pairs, p = {p_value(one.corrected)} after Holm's correction."
-        )
-    if (apart := noise_floor(group)) is not None:
+    lines = [f"**{titled(best.label)}** has the best mean over unseen domains, {group.average(best).mean:.1f} %."]
+    lines += [compared_sentence(rows[label], compared[label], "fedavg") for label in ours]
+    if (apart := noise_floor(group, "fedavg")) is not None:
         lines.append(
             f"FedAvg against itself: two seeds are {apart:.1f} points apart on the mean over targets (root mean square). "
             "A smaller difference between two single runs means nothing."
         )
     return "\n".join(f"- {line}" for line in lines) + "\n"
-
-
-def noise_floor(group: Group) -> float | None:
-    """How far two FedAvg runs are apart that differ in their seed alone."""
-    row = next((row for row in group.rows if row.label == "fedavg"), None)
-    if row is None:
-        return None
-    std = group.average(row).std
-    return None if math.isnan(std) else math.sqrt(2) * std
-
-
-def named(row: Row) -> str:
-    return titled(row.label)
 
 
 def runs(name: str) -> str:

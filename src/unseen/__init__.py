@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unseen.api import export as export
     from unseen.api import fit as fit
     from unseen.api import load as load
+    from unseen.api import new_method as new_method
     from unseen.api import predict as predict
     from unseen.api import report as report
     from unseen.api import rollback as rollback
@@ -53,7 +54,7 @@ _WHERE = {
     **dict.fromkeys(("run", "choose", "fit", "bench", "tune", "evaluate", "report"), "unseen.api"),
     **dict.fromkeys(("load", "predict", "check", "calibrate", "export"), "unseen.api"),
     "Choice": "unseen.experiments.choose",
-    **dict.fromkeys(("rollback", "verify_ledger"), "unseen.api"),
+    **dict.fromkeys(("rollback", "verify_ledger", "new_method"), "unseen.api"),
     "Result": "unseen.runs.run",
     "Trained": "unseen.runs.model",
     "load_trained": "unseen.runs.model",

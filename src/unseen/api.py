@@ -30,7 +30,7 @@ from unseen.experiments.check import Checked
 from unseen.experiments.check import check as check_folder
 from unseen.experiments.choose import Choice
 from unseen.experiments.choose import choose as choose_method
-from unseen.experiments.collect import Collection, collect
+from unseen.experiments.collect import Collection, collect, collect_beside
 from unseen.experiments.inference import evaluate_run, read_rules
 from unseen.experiments.inference_rules import Inference
 from unseen.experiments.sweep import Watching
@@ -357,8 +357,7 @@ def tune(
 
 
 def report(
-    folder: str | Path,
-    *,
+    *folders: str | Path,
     out: str | Path | None = None,
     baseline: str | None = None,
     target: str | None = None,
@@ -366,20 +365,25 @@ def report(
     progress: bool | None = None,
     said: Callable[[str], None] | None = None,
 ) -> Path:
-    """One self-contained page about all runs of a folder, and its tables beside it."""
+    """One self-contained page about all runs of a folder, and its tables beside it; or about several folders at once."""
     from unseen.experiments.insight import look_into_all
     from unseen.reports.page import write_page
     from unseen.reports.tables import write_tables
 
-    place = Path(folder)
-    collection = collect(place)
+    places = [Path(folder) for folder in folders]
+    if not places:
+        raise UserError("Give the folder of the runs: unseen report bench.")
+    collection = collect_beside(places)
     if not collection.groups:
-        raise UserError(f"There are no finished runs in {place}; `unseen bench --out {place}` makes them.")
-    write_tables(collection, place / "tables", baseline)
+        raise UserError(f"There are no finished runs in {places[0]}; `unseen bench --out {places[0]}` makes them.")
+    if len(places) == 1:
+        write_tables(collection, places[0] / "tables", baseline)
     if insight:
         with steps(sum(len(group.rows) for group in collection.groups), False if said else progress) as shown:
             look_into_all(collection, target, said or _stepping(shown))
-    return write_page(collection, Path(out) if out is not None else place / "report.html", baseline, target)
+    others = "-and-".join(place.resolve().name for place in places[1:])
+    usual = places[0] / (f"report-beside-{others}.html" if others else "report.html")
+    return write_page(collection, Path(out) if out is not None else usual, baseline, target)
 
 
 def _stepping(shown: Steps) -> Callable[[str], None]:
@@ -390,6 +394,13 @@ def _stepping(shown: Steps) -> Callable[[str], None]:
         shown.advance()
 
     return said
+
+
+def new_method(name: str, out: str | Path = ".") -> list[Path]:
+    """A file with a method of your own to begin from, and a test of it that passes."""
+    from unseen.runs.new_method import write_new_method
+
+    return write_new_method(name, Path(out))
 
 
 # --- keeping ---------------------------------------------------------------------------------------------------------

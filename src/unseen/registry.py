@@ -40,6 +40,7 @@ def register(kind: type[Method]) -> type[Method]:
 
 def own_files() -> dict[str, Path]:
     """The file of each method that is not of unseen, where there is one: a prompt or a notebook has none."""
+    registered()  # reads what `--with` names
     found = {}
     for name, kind in _own.items():
         try:

@@ -114,9 +114,9 @@ def test_comparisons_are_paired_and_corrected() -> None:
 
 def test_the_bootstrap_draws_seeds_within_targets() -> None:
     """Targets that differ from each other add nothing: only what seeds do within a target is uncertain."""
-    steady = {("a", 0): 1.0, ("a", 1): 1.0, ("b", 0): 9.0, ("b", 1): 9.0}
+    steady = {(target, seed): value for target, value in (("a", 1.0), ("b", 9.0)) for seed in (0, 1, 3)}
     assert bootstrap_interval(steady) == pytest.approx((5.0, 5.0))
-    # One target, seeds at 0 and 2: means of two draws are 0, 1, 2 with chances 1/4, 1/2, 1/4.
-    assert bootstrap_interval({("a", 0): 0.0, ("a", 1): 2.0}) == pytest.approx((0.0, 2.0))
-    assert all(math.isnan(end) for end in bootstrap_interval({("a", 0): 1.0}))
+    # One target, seeds at 0, 2 and 4: of 27 equal draws, one has the mean 0 and one the mean 4 (3.7 % each).
+    assert bootstrap_interval({("a", 0): 0.0, ("a", 1): 2.0, ("a", 2): 4.0}) == pytest.approx((0.0, 4.0))
+    assert all(math.isnan(end) for end in bootstrap_interval({("a", 0): 0.0, ("a", 1): 2.0}))  # two say nothing
     assert bootstrap_interval(steady | {("b", 2): 3.0}) == bootstrap_interval(steady | {("b", 2): 3.0})

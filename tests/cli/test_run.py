@@ -320,7 +320,7 @@ def test_words_for_numbers() -> None:
 def test_time_left_counts_the_rounds_of_this_start_only(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = Pace(first=11, last=20)
     pace.started = 100.0
-    monkeypatch.setattr("unseen.cli.screen.time.monotonic", lambda: 106.0)
+    monkeypatch.setattr("unseen.core.terminal.time.monotonic", lambda: 106.0)
     assert pace.left(12) == "24 s left"  # two rounds in six seconds, eight to come
 
 

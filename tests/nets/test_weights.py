@@ -92,10 +92,37 @@ def test_the_hub_out_of_reach_says_to_give_a_file(monkeypatch: pytest.MonkeyPatc
         return create(name, **arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(UserError, match="give a file to --weights"):
+    monkeypatch.setattr("unseen.nets.timm_backbones.hub_is_there", lambda: True)
+    with pytest.raises(UserError, match=r"ConnectionError.*--weights none or --weights FILE"):
         create_net("resnet18", 3, image_size=32, weights="imagenet")
     with pytest.raises(UserError, match="give a file to --weights"):
         create_net("convnet", 3, image_size=32, weights="imagenet")
+
+
+def test_without_a_network_the_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The hub's library would try for more than a minute. Here every connection is refused and counted."""
+    import socket
+
+    from huggingface_hub import constants
+
+    asked: list[object] = []
+
+    def refused(place: object, *more: object, **named: object) -> None:
+        asked.append(place)
+        raise ConnectionRefusedError("no network")
+
+    def refused_socket(self: socket.socket, place: object) -> None:
+        refused(place)
+
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(socket, "create_connection", refused)
+    monkeypatch.setattr(socket.socket, "connect", refused_socket)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    before = constants.HF_HUB_OFFLINE
+    with pytest.raises(UserError, match=r"resnet18.*no connection.*--weights none or --weights FILE"):
+        create_net("resnet18", 3, image_size=32, weights="imagenet")
+    assert asked == [("huggingface.co", 443)] and before == constants.HF_HUB_OFFLINE
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="needs ../shared/weights")

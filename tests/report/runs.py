@@ -118,6 +118,13 @@ def invent_insight(run: RunDirectory, method: str) -> None:
         "image.prediction": torch.arange(shown) + torch.arange(shown) % 2,
         "image.probability": torch.linspace(0.3, 0.99, shown),
     }
+    same = torch.arange(16) % classes
+    tensors |= {
+        "same.image": (torch.rand(16, 3, 32, 32, generator=rng) * 255).to(torch.uint8),
+        "same.label": same,
+        # the best is wrong on every other image, the others on all
+        "same.prediction": (same + (torch.arange(16) % 2 if method == "fedfd-a" else 1)) % classes,
+    }
     if method == "fedfd-a":
         tensors["inspected/alpha"] = torch.rand(40, 8, generator=rng)
     if method == "stablefdg":

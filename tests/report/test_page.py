@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,9 +16,12 @@ import pytest
 
 from tests.report.runs import invent
 from unseen.core.files import read_tensors, write_json, write_tensors
+from unseen.core.metrics import Measured
 from unseen.experiments.collect import collect
 from unseen.experiments.insight import FILE
 from unseen.experiments.published import TABLES
+from unseen.reports.figures import shade
+from unseen.reports.names import colour_of, titled
 from unseen.reports.page import write_page
 
 BROWSER = next(
@@ -35,7 +41,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Tags(HTMLParser):
-    VOID = frozenset({"meta", "link", "img", "br"})
+    VOID = frozenset({"meta", "link", "img", "br", "input"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,6 +82,7 @@ def test_the_page_is_well_formed_and_loads_nothing(page: Path) -> None:
 def test_every_part_is_there_with_its_numbers_as_text(page: Path) -> None:
     text = page.read_text()
     for name in (
+        "summary",
         "leaderboard",
         "heat",
         "curves",
@@ -117,31 +124,59 @@ def test_pictures_are_of_the_target_that_is_asked_for(tmp_path: Path) -> None:
     write_tensors(run.path / FILE, dict(tensors), {**about, "target": other})
     for target in (looked.settings().target, other):
         page = write_page(collect(tmp_path), tmp_path / "report.html", target=target).read_text()
-        assert f"fedavg, unseen {target}" in page
+        assert f"FedAvg, unseen {target}" in page
 
 
 def test_of_many_methods_the_best_and_the_baseline_have_a_colour(tmp_path: Path) -> None:
     names = ["mixstyle", "dsu", "sfa", "rsc", "ibn", "bin", "moon", "fednova", "fedsam", "fedprox", "fedbn"]
     invent(tmp_path, {"fedavg": 0.2} | {name: 0.9 - 0.02 * place for place, name in enumerate(names)})
     html = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
-    legend = re.search(r'<p class="legend">(.*?)</p>', html)
-    assert legend is not None
-    named = re.findall(r'class="solid (\w+)"></i>([^<]+)<', legend[1])
-    assert named == [(f"c{i}", name) for i, name in enumerate([*names[:9], "fedavg"])] + [("others", "2 others")]
+    picks = re.search(r'<fieldset class="pick">(.*?)</fieldset>', html)
+    assert picks is not None
+    found = re.findall(r'value="([^"]+)"><i class="(\w+)"></i>([^<]+)<', picks[1])
+    bright = [*names[:9], "fedavg"]
+    assert found == [(n, shade(colour_of(n)) if n in bright else "others", titled(n)) for n in [*names, "fedavg"]]
     assert html.count('class="line others"') == 3 * 2  # two methods in three figures
-    assert (
-        'text-anchor="start">fedbn<' not in html and "<title>fedbn</title>" in html
-    )  # a grey dot keeps its name inside
+    assert '">FedBN</text>' not in html and "<title>FedBN: " in html  # a grey dot keeps its name inside
 
 
 def test_a_method_without_all_targets_has_no_curve_and_is_named(tmp_path: Path) -> None:
     invent(tmp_path, {"fedavg": 0.5})
     invent(tmp_path, {"fedbn": 0.6}, targets=("ink",))
     html = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
-    assert "Not drawn, because targets are missing: fedbn." in html
-    legend = re.search(r'<p class="legend">(.*?)</p>', html)
-    assert legend is not None and "fedavg" in legend[1] and "fedbn" not in legend[1]
+    assert "Not drawn, because targets are missing: FedBN." in html
+    legend = re.search(r'<fieldset class="pick">(.*?)</fieldset>', html)
+    assert legend is not None and "FedAvg" in legend[1] and "FedBN" not in legend[1]
     assert html.count("<polyline") == 3
+
+
+def test_a_curve_has_its_last_point_and_costs_begin_at_nothing(tmp_path: Path) -> None:
+    for run in invent(tmp_path, {"fedavg": 0.5, "moon": 0.6}, seeds=[0]):
+        lines = [replace(line, unseen=line.unseen if line.round == 1 else None) for line in run.rounds()]
+        (run.path / "results.jsonl").write_text("")
+        for line in lines:
+            run.append(line)
+        result = run.result()
+        assert result is not None
+        write_json(run.path / "result.json", replace(result, last_accuracy=0.4).to_json())
+    html = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
+    chart = json.loads(unescape(re.findall(r'data-chart="([^"]+)"', html)[0]))
+    assert chart["x"] == [1, 4] and [one["y"][-1] for one in chart["series"]] == [40.0, 40.0]
+    costs = html[html.index('id="g0-cost"') : html.index('id="g0-ledger"')]
+    assert costs.count('text-anchor="middle">0</text>') == 3, "three axes, each from 0"
+
+
+def test_classes_and_confusions_are_shown(tmp_path: Path) -> None:
+    for run in invent(tmp_path, {"fedavg": 0.5, "moon": 0.6}):
+        result = run.result()
+        assert result is not None
+        found = Measured(0.5, 0.5, 0.9, 0.1, [[3, 1], [0, 2]])
+        write_json(run.path / "result.json", replace(result, measured=found).to_json())
+    html = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
+    part = html[html.index('id="g0-classes"') : html.index('id="g0-cost"')]
+    assert re.findall(r'--part:\d+%">(\d+)</td>', part)[:2] == ["75", "100"]  # 3 of 4 and 2 of 2
+    assert "MOON: what is taken for what" in part and ">9</td>" in part  # three seeds together
+    assert 'id="g0-measures"' in html
 
 
 def test_without_insight_those_parts_are_left_out(tmp_path: Path) -> None:
@@ -170,8 +205,24 @@ addEventListener("load", function () {
   document.getElementById("theme").click();
   said.push(getComputedStyle(document.body).backgroundColor !== before);
   said.push(document.documentElement.scrollWidth <= innerWidth);
+  var charts = document.querySelectorAll("figure.chart canvas").length;
+  var plot = document.querySelector("figure.chart .plot"), read = document.querySelector("figure.chart .read");
+  plot.focus();
+  var press = function () { plot.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true })); };
+  setTimeout(press, 100);  // a chart that was just made places its scales a moment later
+  setTimeout(function () {
+  var pointed = read.textContent, chart = document.querySelector("figure.chart").chart;
+  var box = document.querySelector(".pick input[value=stablefdg]");
+  box.click();
+  var off = document.querySelectorAll("svg [data-m=stablefdg].off").length;
+  var shown = chart.series.filter(function (s) { return s.show; }).length;
+  box.click();
+  var flips = document.querySelectorAll(".flips .tile:not([hidden])").length;
+  var head = document.querySelector(".flips h5").textContent;
+  said.push([charts, document.activeElement === plot, pointed, off > 0, shown, flips, head].join(";"));
   said.push(document.title.indexOf("ERROR") < 0);
   document.body.innerHTML = "<pre id=said>" + said.join("|") + "</pre>";
+  }, 300);
 });
 </script>
 """
@@ -198,14 +249,24 @@ def test_in_a_browser_it_loads_sorts_and_changes_its_theme(page: Path, tmp_path:
     probed = tmp_path / "probed.html"
     probed.write_text(page.read_text().replace("<head>", "<head>" + PROBE, 1).replace("</body>", ACT + "</body>", 1))
     done = browse(
-        f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--dump-dom", probed.as_uri()
+        f"--user-data-dir={tmp_path / 'profile'}",
+        f"--window-size={width},900",
+        "--virtual-time-budget=3000",
+        "--dump-dom",
+        probed.as_uri(),
     )
     found = re.search(r"<pre id=\"said\">(.*?)</pre>", done.stdout)
     assert found is not None, done.stderr[-2000:]
-    first, down, up, by_name, themed, fits, calm = found[1].split("|")
-    assert first == "fedfd-a,stablefdg,fedavg", "best first"
-    assert down == "fedfd-a,stablefdg,fedavg" and up == "fedavg,stablefdg,fedfd-a"
-    assert by_name == "fedavg,fedfd-a,stablefdg"
+    first, down, up, by_name, themed, fits, drawn, calm = found[1].split("|")
+    assert first == "FedFD-A,StableFDG,FedAvg", "best first"
+    assert down == "FedFD-A,StableFDG,FedAvg" and up == "FedAvg,StableFDG,FedFD-A"
+    assert by_name == "FedAvg,FedFD-A,StableFDG"
+    charts, focused, pointed, off, shown, flips, head = drawn.split(";")
+    assert (charts, focused, off) == ("3", "true", "true")
+    assert pointed.startswith("round 1 FedFD-A 15.15 "), "the first round of the best method, by the keyboard"
+    assert shown == "7", "the axis, and line and band of two of three methods"
+    # FedAvg is made to be wrong on all of 16 images, FedFD-A on every other one.
+    assert (flips, head) == ("8", "Right by FedFD-A, wrong by FedAvg: 8 of 16")
     assert (themed, calm) == ("true", "true")
     assert fits == "true", "the page is wider than the screen"
     assert "CONSOLE" not in done.stderr, done.stderr

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.report.runs import invent
 from unseen.core.files import write_json
@@ -23,7 +22,6 @@ from unseen.reports.tables import (
     markdown,
     measures_grid,
     statistics_grid,
-    terminal,
     write_tables,
 )
 from unseen.runs.directory import find_runs
@@ -153,7 +151,7 @@ def test_missing_runs_are_said(tmp_path: Path) -> None:
     (group,) = collect(tmp_path).groups
     grid = accuracy_grid(group)
     assert [cell.text for cell in grid.rows[1]][2:4] == ["-", "-"]
-    assert any(note.startswith("Not all runs are there yet: fedbn has ") for note in grid.notes)
+    assert any(note.startswith("Not all runs are there yet: FedBN has ") for note in grid.notes)
 
 
 def test_markdown(bench: Path) -> None:
@@ -161,7 +159,7 @@ def test_markdown(bench: Path) -> None:
     lines = markdown(accuracy_grid(group)).splitlines()
     assert lines[2] == "| Method | ink | street | Avg | Worst | In-domain |"
     assert lines[3] == "|---|---:|---:|---:|---:|---:|"
-    assert lines[5].count("<u>") == 5 and lines[6].count("**") == 10 and r"stablefdg \*" in lines[6]
+    assert lines[5].count("<u>") == 5 and lines[6].count("**") == 10 and r"StableFDG \*" in lines[6]
 
 
 def test_csv_has_plain_numbers(bench: Path) -> None:
@@ -179,13 +177,10 @@ def test_latex_is_booktabs_with_best_bold_and_second_underlined(bench: Path) -> 
     assert text.count(r"\begin") == text.count(r"\end") and r"accuracy (\%)" in text
 
 
-def test_terminal_and_cost(bench: Path) -> None:
+def test_cost(bench: Path) -> None:
     (group,) = collect(bench).groups
-    console = Console(width=160, record=True, file=io.StringIO())
-    console.print(terminal(accuracy_grid(group)))
-    console.print(terminal(cost_grid(group)))
-    text = console.export_text()
-    assert "60.60 ± 0.10" in text and "0.38 MB" in text and "0.51 kB" in text
+    cells = {cell.text for row in cost_grid(group).rows for cell in row}
+    assert {"0.38 MB", "0.51 kB", "stablefdg *"} <= cells
 
 
 def test_all_forms_are_written(bench: Path) -> None:

@@ -21,6 +21,7 @@ from unseen.cli import (
     flower,
     keeping,
     methods,
+    new_method,
     predict,
     report,
     run,
@@ -81,6 +82,7 @@ app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("cost", epilog=report.COST_EXAMPLE)(report.cost)
 app.command("rollback", epilog=keeping.ROLLBACK_EXAMPLE)(keeping.rollback)
 app.command("methods", epilog=methods.EXAMPLE)(methods.methods)
+app.command("new-method", epilog=new_method.EXAMPLE)(new_method.new_method)
 app.command("protocols", epilog=methods.PROTOCOLS_EXAMPLE)(methods.protocols)
 app.add_typer(data.app, name="data")
 app.add_typer(flower.app, name="flower")

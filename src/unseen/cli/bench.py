@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -70,6 +71,10 @@ def bench(
         list[str] | None,
         typer.Option(help="Also tell tensorboard, mlflow or wandb, if installed; repeatable.", rich_help_panel=HOW),
     ] = None,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Also show how far it is as a page, on this machine only.", rich_help_panel=HOW),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the runs as JSON, for another program.", rich_help_panel=HOW)
     ] = False,
@@ -109,8 +114,14 @@ def bench(
         f"{len(jobs)} runs, {len(jobs) - new} of them finished before; {budget(jobs[0].settings.plan)}; "
         f"{at_once} at once; in {folder}"
     )
+    options = [word for name in logs for word in ("--log", name)]
     try:
-        failed = grid.carry_out(jobs, at_once, shown, [word for name in logs for word in ("--log", name)])
+        with contextlib.ExitStack() as stack:
+            if serve:
+                from unseen.reports.live import serving
+
+                shown.said(f"watch it at {stack.enter_context(serving(jobs, folder, at_once))}")
+            failed = grid.carry_out(jobs, at_once, shown, options)
     except KeyboardInterrupt:
         shown.close()
         shown.said("Stopped; the same command goes on, each run after its last finished round.")

@@ -9,14 +9,18 @@ from typing import Annotated
 import typer
 
 from unseen.cli.screen import errors, print_grid, print_json, print_table, say
+from unseen.core.errors import UserError
 from unseen.core.words import megabytes
 
-EXAMPLE = "Example: unseen report bench   ·   unseen report bench --tables   ·   unseen report bench --target sketch"
+EXAMPLE = "Example: unseen report bench   ·   unseen report bench --tables   ·   unseen report before after"
 COST_EXAMPLE = "Example: unseen cost --methods fedavg,fedfd,fedfd-a --backbone resnet18"
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder of runs, such as the --out of `unseen bench`.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="A folder of runs, such as the --out of `unseen bench`; several are set side by side."),
+    ],
     tables: Annotated[bool, typer.Option("--tables", help="Print and write the tables only, no page.")] = False,
     target: Annotated[str | None, typer.Option(help="The unseen domain to look into. (default: the hardest)")] = None,
     insight: Annotated[
@@ -31,6 +35,9 @@ def report(
     from unseen.reports.tables import grids, write_tables
 
     if tables:
+        if len(folders) > 1:
+            raise UserError("--tables is of one folder; leave it out to compare several.")
+        (folder,) = folders
         collection = collect(folder)
         write_tables(collection, folder / "tables", baseline)
         for group in collection.groups:
@@ -39,7 +46,7 @@ def report(
         say(f"tables: {folder / 'tables'}")
         return
     page = written(
-        folder,
+        *folders,
         out=out,
         baseline=baseline,
         target=target,

@@ -139,10 +139,11 @@ class Group:
         return sorted({seed for row in self.rows for _, seed in row.results})
 
     def baseline(self, wanted: str | None = None) -> str | None:
-        """The label of the row that others are compared with."""
+        """The label of the row that others are compared with. Of several folders, the first folder's."""
         for label in (wanted, BASELINE):
-            if label is not None and any(row.label == label for row in self.rows):
-                return label
+            for row in self.rows if label is not None else []:
+                if row.label == label or row.label.startswith(f"{label} ["):
+                    return row.label
         return None
 
     def target(self, row: Row, target: str, what: str = "accuracy") -> Summary:
@@ -310,6 +311,26 @@ def collect(folder: Path) -> Collection:
         _fill_chosen(group, about.get("chosen_defaults", []))
         _order(group, about)
     return Collection(folder, sorted(groups.values(), key=lambda g: g.title), unfinished, about)
+
+
+def collect_beside(folders: Sequence[Path]) -> Collection:
+    """Several folders as one collection: each method says in square brackets which folder its runs are from."""
+    if len(folders) == 1:
+        return collect(folders[0])
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    groups: dict[str, Group] = {}
+    found = [collect(folder) for folder in folders]
+    for name, one in zip(names, found, strict=True):
+        for group in one.groups:
+            key = json.dumps(group.condition, sort_keys=True)
+            whole = groups.setdefault(key, Group(group.condition, group.settings, [], []))
+            whole.rows += [replace(row, label=f"{row.label} [{name}]") for row in group.rows]
+            whole.targets += [target for target in group.targets if target not in whole.targets]
+    about = {"commands": [command for one in found for command in one.about.get("commands", [])]}
+    unfinished = [run for one in found for run in one.unfinished]
+    return Collection(folders[0], sorted(groups.values(), key=lambda group: group.title), unfinished, about)
 
 
 def _fill_chosen(group: Group, defaults: Sequence[Sequence[str]]) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unseen.core.errors import UserError
-from unseen.core.files import write_tensors
+from unseen.core.files import read_tensors, write_tensors
 from unseen.core.seeding import numpy_generator
 from unseen.core.types import Tensors
 from unseen.data.split import partition
@@ -29,13 +29,14 @@ from unseen.runs.settings import NO_TARGET, Settings
 
 FILE = "insight.safetensors"
 UNSEEN, SEEN, SHOWN = 240, 80, 12  # images of the target, of each source, and shown ones of each kind (right, wrong)
+SAME = 96  # images of the target that are kept with every method's answer, to compare methods by
 THUMB = 64  # px, at most
 
 
 def look_into(directory: RunDirectory) -> Path:
     """The run's insight, made now or before."""
     path = directory.path / FILE
-    if not path.exists():
+    if not path.exists() or "same.image" not in read_tensors(path)[0]:  # one of an earlier version has less
         write_tensors(path, *_insight(load_trained(directory.path, device="cpu")))
     return path
 
@@ -79,6 +80,12 @@ def _insight(trained: Trained) -> tuple[Tensors, dict[str, object]]:
         "image.label": labels[unseen[shown]],
         "image.prediction": prediction,
         "image.probability": probability,
+    }
+    same = unseen[:SAME]  # the draw does not depend on the method: these are the same images in every run
+    tensors |= {
+        "same.image": _thumbs(store, chosen[same]),
+        "same.label": labels[same],
+        "same.prediction": scores[same].argmax(1),
     }
     trained.net.eval()
     with torch.inference_mode():
@@ -176,7 +183,5 @@ def _small(value: Tensor) -> Tensor:
 
 def insight_of(directory: RunDirectory) -> tuple[Mapping[str, Tensor], dict[str, object]] | None:
     """What was written, or None."""
-    from unseen.core.files import read_tensors
-
     path = directory.path / FILE
     return read_tensors(path) if path.exists() else None

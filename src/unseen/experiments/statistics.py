@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 Cell = tuple[str, int]  # a target and a seed
+LEAST_SEEDS = 3  # for an interval: from two numbers it would say nothing, and look as if it did
+LEAST_PAIRS = 3  # for a p-value
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Summary:
 
     mean: float
     std: float  # of the sample: n - 1
-    half_width: float  # of the 95 % interval of the mean, by Student's t
+    half_width: float  # of the 95 % interval of the mean, by Student's t; nan with fewer than LEAST_SEEDS
     count: int
 
 
@@ -37,7 +39,8 @@ def summarise(values: Iterable[float]) -> Summary:
     if count == 1:
         return Summary(mean, math.nan, math.nan, 1)
     std = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / (count - 1))
-    return Summary(mean, std, _student(count - 1) * std / math.sqrt(count), count)
+    half_width = _student(count - 1) * std / math.sqrt(count) if count >= LEAST_SEEDS else math.nan
+    return Summary(mean, std, half_width, count)
 
 
 def _student(freedom: int) -> float:
@@ -90,9 +93,9 @@ class Comparison:
     wins: int
     losses: int
     pairs: int
-    p: float  # two-sided, of this comparison alone
+    p: float  # two-sided, of this comparison alone; nan with fewer than LEAST_PAIRS
     corrected: float  # Holm's, for all comparisons of the table
-    low: float = math.nan  # 95 % interval of the difference, by a bootstrap over seeds; nan with one seed
+    low: float = math.nan  # 95 % interval of the difference, by a bootstrap over seeds; nan with too few
     high: float = math.nan
 
 
@@ -109,7 +112,7 @@ def compare(scores: Mapping[str, Mapping[Cell, float]], baseline: str) -> dict[s
         wins, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
         mean = math.fsum(differences) / len(differences)
         low, high = bootstrap_interval(dict(zip(shared, differences, strict=True)))
-        p = signed_rank(differences)
+        p = signed_rank(differences) if len(differences) >= LEAST_PAIRS else math.nan
         found[name] = Comparison(mean, wins, losses, len(shared), p, math.nan, low, high)
     corrected = holm([one.p for one in found.values()])
     return {name: replace(one, corrected=p) for (name, one), p in zip(found.items(), corrected, strict=True)}
@@ -122,12 +125,12 @@ def bootstrap_interval(differences: Mapping[Cell, float]) -> tuple[float, float]
     """A 95 % interval of the mean over targets: seeds are drawn anew within each target, targets stay as they are.
 
     The targets of a dataset are not a sample of anything, so what is uncertain is the seed. (nan, nan) if a target has
-    one seed only. The same differences give the same interval.
+    fewer than LEAST_SEEDS. The same differences give the same interval.
     """
     by_target: dict[str, list[float]] = {}
     for (target, _), value in sorted(differences.items()):
         by_target.setdefault(target, []).append(value)
-    if not by_target or min(map(len, by_target.values())) < 2:
+    if not by_target or min(map(len, by_target.values())) < LEAST_SEEDS:
         return math.nan, math.nan
     dice = np.random.default_rng(0)
     means = np.zeros(DRAWS)
@@ -174,11 +177,11 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction, in the order given."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    corrected = [0.0] * len(p_values)
+    """Holm's step-down correction, in the order given. A nan is no test: it stays one and does not count."""
+    order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
+    corrected = [math.nan] * len(p_values)
     largest = 0.0
     for position, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - position) * p_values[i]))
+        largest = max(largest, min(1.0, (len(order) - position) * p_values[i]))
         corrected[i] = largest
     return corrected

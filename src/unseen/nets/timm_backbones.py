@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from unseen.core.errors import UserError, unknown
 from unseen.core.types import Tensors
+from unseen.nets.hub import cached_only, hub_is_there
 from unseen.nets.net import Anatomy
 from unseen.nets.torchvision_ops import declare_missing_operators
 
@@ -146,13 +148,16 @@ def timm_backbone(
 def _pretrained(name: str, hub: bool, arguments: Mapping[str, object]) -> nn.Module:
     """timm's module without its classifier, with ImageNet's weights if `hub`."""
     create = cast(Callable[..., nn.Module], timm.create_model)
+    there = not hub or hub_is_there()
     try:
-        return create(name, pretrained=hub, num_classes=0, **arguments)
+        with contextlib.nullcontext() if there else cached_only():
+            return create(name, pretrained=hub, num_classes=0, **arguments)
     except Exception as error:
         if not hub:
             raise
         # huggingface_hub, httpx, requests and urllib each have their own family of network errors
+        why = type(error).__name__ if there else "no connection"
         raise UserError(
-            f"The ImageNet weights of {name} could not be had from timm's hub ({type(error).__name__}): "
-            f"check the network, or give a file to --weights."
+            f"The ImageNet weights of {name} could not be had from timm's hub ({why}): "
+            f"check the network, or give --weights none or --weights FILE."
         ) from error

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from unseen.core.words import plain
+from unseen.reports.names import FIXED_COLOURS, titled
 
 WIDTH, HEIGHT = 420, 280
 LEFT, RIGHT, TOP, BOTTOM = 46, 20, 12, 40  # right: half of the last number below the axis
-COLOURS = 10  # series colours of the page's style sheet: .c0 to .c9
+COLOURS = FIXED_COLOURS
 OTHERS = -1  # in grey and without a name: more lines than the eye can tell apart
 
 Floats = NDArray[np.float64]
@@ -44,7 +45,10 @@ def text(value: object) -> str:
 
 
 def shade(index: int) -> str:
-    return "others" if index == OTHERS else f"c{index % COLOURS}"
+    """The class of a colour: a fixed one, a hue, or the grey of the many."""
+    if index == OTHERS:
+        return "others"
+    return f"c{index}" if index < COLOURS else f"h{index - COLOURS}"
 
 
 def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
@@ -139,7 +143,7 @@ def curves(series: Sequence[Series], x_name: str, y_name: str) -> str:
             f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in zip(s.x, s.y, strict=True) if math.isfinite(y)
         )
         parts.append(
-            f'<polyline class="line {shade(s.colour)}" points="{points}"><title>{text(s.name)}</title></polyline>'
+            f'<polyline class="line {shade(s.colour)}" points="{points}"><title>{text(titled(s.name))}</title></polyline>'
         )
         if len(s.x) == 1:
             parts.append(
@@ -149,32 +153,33 @@ def curves(series: Sequence[Series], x_name: str, y_name: str) -> str:
 
 
 def scatter(points: Sequence[tuple[str, int, float, float]], x_name: str, y_name: str) -> str:
-    """A dot per method, with its name but for the grey ones."""
+    """A dot per method, with its name but for the grey ones. The axis of costs begins at 0: twice as far is twice as much."""
     known = [p for p in points if math.isfinite(p[2]) and math.isfinite(p[3])]
     if not known:
         return ""
     xs, ys = [p[2] for p in known], [p[3] for p in known]
     margin = (max(ys) - min(ys)) * 0.08 or 1.0
-    frame = Frame(ticks(0 if min(xs) > 0 and min(xs) < 0.5 * max(xs) else min(xs) * 0.98, max(xs) * 1.02, 4),
-                  ticks(min(ys) - margin, max(ys) + margin), x_name, y_name)  # fmt: skip
+    frame = Frame(ticks(0, max(xs) * 1.02, 4), ticks(min(ys) - margin, max(ys) + margin), x_name, y_name)
     parts = frame.draw()
     taken: list[tuple[float, float, float]] = []  # left, right and height of the names so far
     for name, colour, x, y in sorted(known, key=lambda p: (p[1] != OTHERS, -p[3])):
         at_x, at_y = frame.x(x), frame.y(y)
         parts.append(
-            f'<circle class="dot {shade(colour)}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="5"><title>{text(name)}</title></circle>'
+            f'<circle class="dot {shade(colour)}" data-m="{text(name)}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="5">'
+            f"<title>{text(f'{titled(name)}: {spelled(x)} {x_name}, {y:.2f} %')}</title></circle>"
         )
         if colour == OTHERS:
             continue
         anchor, offset = ("end", -9) if at_x > WIDTH * 0.62 else ("start", 9)
-        length = 7 * len(name)  # px, a little more than the letters take
+        length = 7 * len(titled(name))  # px, a little more than the letters take
         left = at_x + offset - (length if anchor == "end" else 0)
         label_y = at_y + 4
         while any(abs(label_y - y) < 13 and left < end and start < left + length for start, end, y in taken):
             label_y += 13  # methods of one cost lie above each other: their names go down in a list
         taken.append((left, left + length, label_y))
         parts.append(
-            f'<text class="label" x="{at_x + offset:.1f}" y="{label_y:.1f}" text-anchor="{anchor}">{text(name)}</text>'
+            f'<text class="label" data-m="{text(name)}" x="{at_x + offset:.1f}" y="{label_y:.1f}" '
+            f'text-anchor="{anchor}">{text(titled(name))}</text>'
         )
     return svg(parts, f"{y_name} against {x_name}")
 
@@ -187,10 +192,10 @@ def cloud(places: Floats, groups: Sequence[int], names: Sequence[str], title: st
     parts = []
     for (x, y), group in zip(at, groups, strict=True):
         kind = "ring" if group == ringed else "dot"
-        parts.append(f'<circle class="{kind} {shade(group)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
+        parts.append(f'<circle class="{kind} {shade(group % COLOURS)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
     if len(names) > 2 * COLOURS:  # the colours repeat: names would say nothing
         return svg(parts, title)
-    return svg(parts, title) + legend([(name, i) for i, name in enumerate(names)], ringed)
+    return svg(parts, title) + legend([(name, i % COLOURS) for i, name in enumerate(names)], ringed)
 
 
 def legend(entries: Iterable[tuple[str, int]], ringed: int | None = None) -> str:
@@ -228,12 +233,12 @@ def partition(clients: Mapping[str, Sequence[Sequence[int]]], sources: Sequence[
                 main = int(table[c, :, k].argmax())
                 said = f"{name}, {classes[k]}: {int(total)} images"
                 parts.append(
-                    f'<circle class="dot {shade(main)}" cx="{92 + wide * (k + 0.5):.1f}" cy="{y:.1f}" '
+                    f'<circle class="dot {shade(main % COLOURS)}" cx="{92 + wide * (k + 0.5):.1f}" cy="{y:.1f}" '
                     f'r="{max(1.0, radius):.1f}">'
                     f"<title>{text(said)}</title></circle>"
                 )
     picture = svg(parts, "images of each client by class", height, width)
-    return picture + legend([(name, d) for d, name in enumerate(sources)])
+    return picture + legend([(name, d % COLOURS) for d, name in enumerate(sources)])
 
 
 def strips(alphas: Floats, title: str) -> str:

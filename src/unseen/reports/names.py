@@ -13,6 +13,7 @@ TITLES = {
     "csac": "CSAC", "dann": "DANN", "doprompt": "DoPrompt", "dson": "DSON", "dsu": "DSU", "elcfs": "ELCFS",
     "erm": "ERM", "fedadagrad": "FedAdagrad", "fedadam": "FedAdam", "fedadg": "FedADG", "fedavg": "FedAvg",
     "fedavgm": "FedAvgM", "fedbn": "FedBN", "fedfd": "FedFD", "fedfd-a": "FedFD-A", "fedgma": "FedGMA",
+    "fediir": "FedIIR", "fish": "Fish", "fishr": "Fishr", "mcgdm": "MCGDM", "swad": "SWAD",
     "fednova": "FedNova", "fedomg": "FedOMG", "fedproto": "FedProto", "fedprox": "FedProx", "fedsam": "FedSAM",
     "fedsr": "FedSR", "fedyogi": "FedYogi", "fpl": "FPL", "ga": "GA", "gperxan": "gPerXAN", "groupdro": "GroupDRO",
     "guide": "guiding head", "ibn": "IBN", "irm": "IRM", "jigen": "JiGen", "l2d": "L2D", "mixstyle": "MixStyle",
@@ -21,10 +22,10 @@ TITLES = {
     "silobn": "SiloBN", "stablefdg": "StableFDG", "vrex": "V-REx",
 }  # fmt: skip
 
-COLOURS = 10  # of the page's style sheet: .c0 to .c9
+FIXED_COLOURS, HUES = 10, 36  # classes of the page's style sheet: .c0 to .c9, and .h0 to .h35 around the circle
 # The methods that are compared most are told apart at a glance; FedAvg, which all are compared with, is grey.
-FIXED = {"fedavg": 7, "fedfd-a": 1, "fedfd": 0, "gperxan": 2, "stablefdg": 3, "fedadg": 4, "ga": 6, "elcfs": 5, "fedbn": 8,
-         "silobn": 9}  # fmt: skip
+FIXED = {"fedavg": 7, "fedfd-a": 1, "fedfd": 0, "gperxan": 2, "stablefdg": 3, "fedadg": 4, "ga": 6, "elcfs": 5,
+         "fedbn": 8, "silobn": 9}  # fmt: skip
 
 
 def titled(label: str) -> str:
@@ -39,7 +40,11 @@ def titled(label: str) -> str:
 
 
 def colour_of(label: str) -> int:
-    """The colour of a row: its method's own, another one for changed fields; the same in every report."""
+    """The number of a row's colour: below 10 a fixed one, above a hue. By the label alone: the same in every report."""
     if label in FIXED:
         return FIXED[label]
-    return zlib.crc32(label.encode()) % COLOURS
+    if label in TITLES:
+        return (
+            FIXED_COLOURS + 13 * list(TITLES).index(label) % HUES
+        )  # 13 has no common factor with 36: neighbours differ
+    return FIXED_COLOURS + zlib.crc32(label.encode()) % HUES

@@ -18,14 +18,18 @@ from unseen.experiments.collect import Collection, Group, Row
 from unseen.experiments.insight import insight_of
 from unseen.experiments.statistics import summarise
 from unseen.reports import figures
+from unseen.reports.classes import by_class, flips
 from unseen.reports.figures import Series, text
-from unseen.reports.style import SCRIPT, STYLE
+from unseen.reports.findings import findings
+from unseen.reports.names import colour_of, titled
+from unseen.reports.style import SCRIPT, STYLE, library
 from unseen.reports.tables import (
     Grid,
     GridCell,
     accuracy_grid,
     cost_grid,
     inference_grid,
+    measures_grid,
     paper_grids,
     statistics_grid,
 )
@@ -56,7 +60,8 @@ def _page(collection: Collection, baseline: str | None, target: str | None) -> I
     yield f'<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield '<link rel="icon" href="data:,">'  # else a browser asks for favicon.ico
-    yield f"<style>{STYLE}</style></head><body>"
+    drawing_style, drawing = library()
+    yield f"<style>{drawing_style}{STYLE}</style></head><body>"
     count = sum(len(row.results) for group in collection.groups for row in group.rows)
     yield f'<header><h1>{text(title)}</h1><button id="theme" type="button">light / dark</button></header><main>'
     yield f"<p>{count} finished runs"
@@ -67,7 +72,7 @@ def _page(collection: Collection, baseline: str | None, target: str | None) -> I
         yield from _group(group, number, baseline, target)
     yield from _again(collection)
     yield f"<footer>Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by unseen.</footer>"
-    yield f"</main><script>{SCRIPT}</script></body></html>\n"
+    yield f"</main><script>{drawing}</script><script>{SCRIPT}</script></body></html>\n"
 
 
 def _group(group: Group, number: int, baseline: str | None, target: str | None) -> Iterator[str]:
@@ -76,14 +81,18 @@ def _group(group: Group, number: int, baseline: str | None, target: str | None) 
     mark = f"g{number}-"
     insights = _insights(group, target or group.hardest())
     sections: list[tuple[str, str, str]] = [
+        ("summary", "In short", _summary(group, baseline)),
         ("leaderboard", "Leaderboard", "".join(_leaderboard(group, baseline))),
         ("heat", "Methods by unseen domain", _heat(group)),
         ("curves", "Over the rounds", _curves(group, shades)),
+        ("measures", "More measures", table(more) if (more := measures_grid(group)) and _measured(group) else ""),
+        ("classes", "By class", by_class(group, target or group.hardest())),
         ("rules", "Other statistics at test time", table(ruled) if (ruled := inference_grid(group)) else ""),
         ("cost", "Accuracy against cost", _cost(group, shades)),
         ("ledger", "What leaves a client", _ledger(group)),
         ("partition", "Who has what", _partition(insights)),
         ("samples", "Predictions on the unseen domain", _samples(insights)),
+        ("flips", "Images that two methods answer differently", flips(insights, group.baseline(baseline))),
         ("features", "Features", _features(insights)),
         ("alphas", "Alpha by layer", _alphas(insights)),
         ("attention", "Attention", _attention(insights)),
@@ -97,6 +106,16 @@ def _group(group: Group, number: int, baseline: str | None, target: str | None) 
     for name, title, body in shown:
         yield f'<section id="{mark}{name}"><h3>{text(title)}</h3>{body}</section>'
     yield "</section>"
+
+
+def _summary(group: Group, baseline: str | None) -> str:
+    said = findings(group, baseline)
+    return f'<ul class="summary">{"".join(f"<li>{text(one)}</li>" for one in said)}</ul>' if said else ""
+
+
+def _measured(group: Group) -> bool:
+    """Do the records have more than accuracies? Those of earlier versions do not."""
+    return any(result.measured is not None for row in group.rows for result in row.results.values())
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -116,7 +135,7 @@ def table(grid: Grid) -> str:
 def _cell(cell: GridCell, column: int) -> str:
     tag, kind = ("th", ' scope="row"') if column == 0 else ("td", "")
     value = f' data-v="{cell.number:.8g}"' if not math.isnan(cell.number) else ""
-    inside = text(cell.text)
+    inside = text(cell.words)
     inside = {1: f"<b>{inside}</b>", 2: f"<u>{inside}</u>"}.get(cell.place, inside)
     return f"<{tag}{kind}{value}>{inside}</{tag}>"
 
@@ -143,7 +162,7 @@ def _shades(group: Group, baseline: str | None) -> list[int]:
     against = group.baseline(baseline)
     if against is not None and against not in bright:
         bright[-1] = against
-    return [bright.index(label) if label in bright else figures.OTHERS for label in labels]
+    return [colour_of(label) if label in bright else figures.OTHERS for label in labels]
 
 
 def _heat(group: Group) -> str:
@@ -160,7 +179,7 @@ def _heat(group: Group) -> str:
             part = 0.0 if math.isnan(mean) or not span else (mean - min(column)) / span
             word = "-" if math.isnan(mean) else f"{mean:.2f}"
             cells.append(f'<td class="heat" style="--part:{round(70 * part)}%">{word}</td>')
-        lines.append(f'<tr><th scope="row">{text(row.label)}</th>{"".join(cells)}</tr>')
+        lines.append(f'<tr><th scope="row">{text(titled(row.label))}</th>{"".join(cells)}</tr>')
     heads = "".join(f'<th scope="col">{text(target)}</th>' for target in group.targets)
     return (
         "<p>Mean unseen accuracy (%). The colour goes from the lowest to the highest method of each column.</p>"
@@ -182,6 +201,8 @@ def _readings(run: RunDirectory, result: RunResult) -> dict[str, dict[int, float
             found["unseen"][line.unseen.round] = 100 * line.unseen.accuracy
     if (last := result.validation_last) and last.accuracy is not None:
         found["validation"][last.round] = 100 * last.accuracy
+    if result.last_accuracy is not None:  # the curve has its end, however seldom the unseen domain was looked at
+        found["unseen"][result.rounds] = 100 * result.last_accuracy
     return found
 
 
@@ -212,24 +233,50 @@ def _curves(group: Group, shades: Sequence[int]) -> str:
         "validation": "accuracy on the sources' validation images (%)",
         "loss": "training loss",
     }
-    drawn = [
-        f"<figure>{figures.curves(lines, 'round', names[what])}<figcaption>{names[what]}</figcaption></figure>"
-        for what, lines in series.items()
-        if lines
-    ]
+    drawn = [chart(lines, names[what], 3 if what == "loss" else 2) for what, lines in series.items() if lines]
     if not drawn:
         return ""
     words = "Mean over unseen domains and seeds; the band is one standard deviation over seeds."
     peeking = "" if group.peeks else " The unseen curve is only looked at: no selection reads it."
-    absent = [row.label for _, row in rows if row not in [own for _, own in shown]]
+    absent = [titled(row.label) for _, row in rows if row not in [own for _, own in shown]]
     missing = f" Not drawn, because targets are missing: {', '.join(absent)}." if absent else ""
-    return f"<p>{words}{peeking}{text(missing)}</p>{_legend(shown)}<div class=figures>{''.join(drawn)}</div>"
+    return f"<p>{words}{peeking}{text(missing)}</p>{_picks(shown)}<div class=figures>{''.join(drawn)}</div>"
 
 
-def _legend(shown: Sequence[tuple[int, Row]]) -> str:
-    named = [(row.label, shade) for shade, row in shown if shade != figures.OTHERS]
-    others = len(shown) - len(named)
-    return figures.legend(named + ([(f"{others} others", figures.OTHERS)] if others else []))
+def chart(lines: Sequence[Series], name: str, digits: int) -> str:
+    """A drawing with its numbers: the page's script makes it one that can be pointed at, zoomed and picked from."""
+    rounds = sorted({x for line in lines for x in line.x})
+
+    def at(line: Series, values: Sequence[float]) -> list[float | None]:
+        known = dict(zip(line.x, values, strict=True))
+        return [round(v, 4) if (v := known.get(x, math.nan)) == v else None for x in rounds]
+
+    data = {
+        "x": rounds,
+        "x_name": "round",
+        "y_name": name,
+        "digits": digits,
+        "series": [
+            {"name": line.name, "title": titled(line.name), "colour": figures.shade(line.colour), "y": at(line, line.y)}
+            | ({"low": at(line, line.low), "high": at(line, line.high)} if list(line.low) != list(line.high) else {})
+            for line in lines
+        ],
+    }
+    return (
+        f'<figure class="chart" data-chart="{text(json.dumps(data))}"><figcaption>{text(name)}</figcaption>'
+        f'<div class="plot">{figures.curves(lines, "round", name)}</div><p class="read"></p></figure>'
+    )
+
+
+def _picks(shown: Sequence[tuple[int, Row]]) -> str:
+    """Boxes to choose methods by, for all charts of the group. They are the legend, too."""
+    boxes = "".join(
+        f'<label><input type="checkbox" checked value="{text(row.label)}"><i class="{figures.shade(shade)}"></i>'
+        f"{text(titled(row.label))}</label>"
+        for shade, row in shown
+    )
+    buttons = '<button type="button" data-all="1">all</button><button type="button" data-all="0">none</button>'
+    return f'<fieldset class="pick"><legend>Show</legend>{boxes}{buttons}</fieldset>'
 
 
 # --- cost ------------------------------------------------------------------------------------------------------------
@@ -283,7 +330,7 @@ def _ledger(group: Group) -> str:
             else "sends weights only"
         )
         blocks.append(
-            f"<details{' open' if row.sends else ''}><summary>{text(row.label)}: {flag}</summary><div class=wide>"
+            f"<details{' open' if row.sends else ''}><summary>{text(titled(row.label))}: {flag}</summary><div class=wide>"
             "<table>"
             "<thead><tr><th>what</th><th>direction</th><th>per client and round</th></tr></thead><tbody>"
             f"{body}</tbody></table></div></details>"
@@ -341,7 +388,7 @@ def _samples(insights: Insights) -> str:
             for right, word in ((True, "right"), (False, "wrong"))
             if rows[right]
         )
-        blocks.append((f"{row.label}, unseen {about['target']}", parts))
+        blocks.append((f"{titled(row.label)}, unseen {about['target']}", parts))
     return (
         "<p>Drawn at random from the same images for every method; the share in brackets is the probability that "
         f"the model gives.</p>{_folded(blocks)}"
@@ -365,9 +412,9 @@ def _features(insights: Insights) -> str:
             ),
         )
         drawn = "".join(
-            f"<figure>{one}<figcaption>{text(row.label)}, {word}</figcaption></figure>" for one, word in pair
+            f"<figure>{one}<figcaption>{text(titled(row.label))}, {word}</figcaption></figure>" for one, word in pair
         )
-        blocks.append((f"{row.label}, unseen {about['target']}", f"<div class=figures>{drawn}</div>"))
+        blocks.append((f"{titled(row.label)}, unseen {about['target']}", f"<div class=figures>{drawn}</div>"))
     return (
         f"<p>t-SNE of what the head sees. Distances between far groups mean nothing.</p>{_folded(blocks)}"
         if blocks
@@ -381,7 +428,7 @@ def _alphas(insights: Insights) -> str:
         if (alpha := tensors.get("inspected/alpha")) is not None:
             picture = figures.strips(np.asarray(alpha, dtype=np.float64), f"alpha by layer of {row.label}")
             drawn.append(
-                f"<figure>{picture}<figcaption>{text(row.label)}, images of {text(about['target'])}</figcaption>"
+                f"<figure>{picture}<figcaption>{text(titled(row.label))}, images of {text(about['target'])}</figcaption>"
                 "</figure>"
             )
     words = (
@@ -404,7 +451,7 @@ def _attention(insights: Insights) -> str:
             pair = figures.picture(pixels, name) + figures.picture(warm, f"attention on {name}")
             tiles.append(f"<figure class=tile>{pair}<figcaption>{text(name)}</figcaption></figure>")
         blocks.append(
-            f"<h4>{text(row.label)}, unseen {text(about['target'])}</h4><div class=tiles>{''.join(tiles)}</div>"
+            f"<h4>{text(titled(row.label))}, unseen {text(about['target'])}</h4><div class=tiles>{''.join(tiles)}</div>"
         )
     return f"<p>Red is where the model looks.</p>{''.join(blocks)}" if blocks else ""
 

@@ -1,7 +1,11 @@
-"""The page's style sheet and its script: light and dark, narrow and wide, and tables that sort."""
+"""The page's style sheet and its scripts: light and dark, narrow and wide, tables that sort, charts to point at."""
 
 # ruff: noqa: E501 (a style sheet has lines of its own length)
 from __future__ import annotations
+
+from pathlib import Path
+
+from unseen.reports.names import HUES
 
 # Ten colours that are told apart on both grounds; the dark ones are the same hues, lighter.
 _LIGHT = ("#2563a8", "#c2410c", "#2e7d4f", "#8e44ad", "#b7791f", "#b83255", "#0e7c86", "#6b6f76", "#5b7f1c", "#7a4a2b")
@@ -12,16 +16,15 @@ def _variables(colours: tuple[str, ...]) -> str:
     return "".join(f"--c{i}:{colour};" for i, colour in enumerate(colours))
 
 
-_DAY = f"--ground:#fff;--ink:#1f2933;--soft:#5c6773;--rule:#d9dfe5;--panel:#f6f8fa;--heat:#2563a8;{_variables(_LIGHT)}"
-_NIGHT = (
-    f"--ground:#14181d;--ink:#e6eaee;--soft:#9aa5b1;--rule:#323a43;--panel:#1c2229;--heat:#4f8fd6;{_variables(_DARK)}"
-)
+_DAY = f"--ground:#fff;--ink:#1f2933;--soft:#5c6773;--rule:#d9dfe5;--panel:#f6f8fa;--heat:#2563a8;--light:38%;{_variables(_LIGHT)}"
+_NIGHT = f"--ground:#14181d;--ink:#e6eaee;--soft:#9aa5b1;--rule:#323a43;--panel:#1c2229;--heat:#4f8fd6;--light:68%;{_variables(_DARK)}"
 
 STYLE = (
     f":root{{color-scheme:light dark;{_DAY}}}"
     f"@media (prefers-color-scheme:dark){{:root{{{_NIGHT}}}}}"
     f":root[data-theme=light]{{color-scheme:light;{_DAY}}}:root[data-theme=dark]{{color-scheme:dark;{_NIGHT}}}"
     + "".join(f".c{i}{{--own:var(--c{i})}}" for i in range(10))
+    + "".join(f".h{i}{{--own:hsl({360 * i // HUES} 62% var(--light))}}" for i in range(HUES))
     + """
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
@@ -60,51 +63,29 @@ details{margin:.3em 0}summary{cursor:pointer}summary.part{font-weight:600;margin
 pre{background:var(--panel);padding:12px;overflow-x:auto;border-radius:6px;font-size:.87rem}
 code{font-size:.9em}
 footer{color:var(--soft);font-size:.87rem;margin:2.5em 0 1.5em}
+.summary{font-size:1.05rem;padding-left:1.2em;max-width:85ch}.summary li{margin:.3em 0}
+.pick{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:.9rem;border:0;padding:0;margin:.4em 0}.pick legend{float:left;margin-right:14px;color:var(--soft);padding:0}
+.pick label{display:inline-flex;align-items:center;gap:5px}.pick i{width:11px;height:11px;border-radius:50%;background:var(--own)}
+.pick button{color:var(--c0);text-decoration:underline}[data-m].off{display:none}
+:focus-visible{outline:2px solid var(--c0);outline-offset:2px}
+.chart .u-legend{display:none}.chart .read{color:var(--ink);font-size:.82rem;min-height:2.6em;font-variant-numeric:tabular-nums}.chart .read b{color:var(--own)}
+td.heat.small{padding:2px 5px;min-width:2.2em;font-size:.82rem}
+.flips select{font:inherit;color:inherit;background:var(--panel);border:1px solid var(--rule);border-radius:6px;padding:3px 6px}
+.flips .tile[hidden]{display:none}
 @media (max-width:600px){body{font-size:15px}main,header{padding-left:12px;padding-right:12px}th,td{padding-right:9px}}
 @media print{#theme,nav{display:none}}
 """
 )
 
-SCRIPT = """
-(function () {
-  var root = document.documentElement;
-  function stored(value) {
-    try { if (value) localStorage.setItem("unseen-theme", value); return localStorage.getItem("unseen-theme"); }
-    catch (error) { return null; }
-  }
-  var before = stored();
-  if (before) root.dataset.theme = before;
-  document.getElementById("theme").addEventListener("click", function () {
-    var dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    stored(root.dataset.theme);
-  });
-  function value(row, column) {
-    var cell = row.cells[column];
-    return cell.dataset.v === undefined ? null : parseFloat(cell.dataset.v);
-  }
-  document.querySelectorAll("table.sortable").forEach(function (table) {
-    var heads = Array.prototype.slice.call(table.tHead.rows[0].cells);
-    heads.forEach(function (head, column) {
-      head.addEventListener("click", function () {
-        var rows = Array.prototype.slice.call(table.tBodies[0].rows);
-        var numeric = rows.some(function (row) { return value(row, column) !== null; });
-        var upward = head.getAttribute("aria-sort") === (numeric ? "descending" : "none") ||
-          (!numeric && head.getAttribute("aria-sort") !== "ascending");
-        rows.sort(function (a, b) {
-          if (!numeric) {
-            var order = a.cells[column].textContent.localeCompare(b.cells[column].textContent);
-            return upward ? order : -order;
-          }
-          var x = value(a, column), y = value(b, column);
-          if (x === null || y === null) return (x === null) - (y === null);
-          return upward ? x - y : y - x;
-        });
-        heads.forEach(function (other) { other.removeAttribute("aria-sort"); });
-        head.setAttribute("aria-sort", upward ? "ascending" : "descending");
-        rows.forEach(function (row) { table.tBodies[0].appendChild(row); });
-      });
-    });
-  });
-})();
-"""
+_HERE = Path(__file__).parent
+SCRIPT = (_HERE / "page.js").read_text(encoding="utf-8")
+
+
+def library() -> tuple[str, str]:
+    """uPlot's style sheet and script, with its licence: all that draws the page's charts."""
+    vendor = _HERE / "vendor"
+    licence = (vendor / "uPlot.LICENSE.txt").read_text(encoding="utf-8")
+    # Its first line is its address, which a page that loads nothing need not name.
+    code = (vendor / "uPlot.iife.min.js").read_text(encoding="utf-8").split("\n", 1)[1]
+    style = (vendor / "uPlot.min.css").read_text(encoding="utf-8")
+    return style, f"/* uPlot 1.6.32\n{licence}*/\n{code}"

@@ -14,7 +14,8 @@ from unseen.core.words import cell as worded
 from unseen.core.words import megabytes, plain
 from unseen.experiments.collect import Collection, Group, Row
 from unseen.experiments.published import TABLES, PaperTable, Published, beside
-from unseen.experiments.statistics import Summary, average_over_targets, summarise
+from unseen.experiments.statistics import LEAST_SEEDS, Summary, average_over_targets, summarise
+from unseen.reports.names import titled
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class GridCell:
     place: int = 0
     number: float = math.nan  # for sorting and for CSV
     spread: float = math.nan
+    title: str = ""  # what people read where that is not `text`: a method as its paper writes it
+
+    @property
+    def words(self) -> str:
+        return self.title or self.text
 
 
 @dataclass
@@ -37,6 +43,9 @@ class Grid:
     rows: list[list[GridCell]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     worded: frozenset[str] = frozenset()  # columns that no single number says; CSV has their text
+
+
+FEW = "too few seeds"  # instead of an interval that would say nothing
 
 
 def spelled(summary: Summary) -> str:
@@ -70,9 +79,10 @@ def accuracy_grid(group: Group) -> Grid:
     ]
     inside = [group.average(row, "in_domain_accuracy") for row in group.rows]
     table = [[*own, own_inside] for own, own_inside in zip(summaries, inside, strict=True)]
-    places = [_places([own[c].mean for own in table]) for c in range(len(group.targets) + 3)]
+    whole = not lacking(group)
+    places = [_places([own[c].mean for own in table], whole) for c in range(len(group.targets) + 3)]
     for r, (row, own) in enumerate(zip(group.rows, table, strict=True)):
-        cells = [GridCell(_marked(row))]
+        cells = [_marked(row)]
         cells += [GridCell(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)]
         if published:
             cells.append(_published(published.get(row.method) if row.as_published else None))
@@ -88,9 +98,10 @@ def _published(number: Published | None) -> GridCell:
     )
 
 
-def _marked(row: Row) -> str:
+def _marked(row: Row) -> GridCell:
     """Methods that send more than weights have a star."""
-    return row.label + (" *" if row.sends else "")
+    star = " *" if row.sends else ""
+    return GridCell(row.label + star, title=titled(row.label) + star)
 
 
 def _notes(group: Group) -> list[str]:
@@ -101,14 +112,19 @@ def _notes(group: Group) -> list[str]:
         else f"One seed ({seeds[0] if seeds else '-'}): no spread is known.",
         f"Round kept by: {_chosen_by(group)}. In-domain: the same model on the source clients' {_inside(group)} images.",
     ]
-    wanted = [(target, seed) for target in group.targets for seed in seeds]
-    there = {row.label: sum(cell in row.results for cell in wanted) for row in group.rows}
-    lacking = [f"{label} has {count} of {len(wanted)}" for label, count in there.items() if count < len(wanted)]
-    if lacking:
-        notes.append(f"Not all runs are there yet: {', '.join(lacking)}. Their means are over fewer seeds.")
+    if missing := lacking(group):
+        said = ", ".join(f"{titled(label)} has {count} of {wanted}" for label, (count, wanted) in missing.items())
+        notes.append(f"Not all runs are there yet: {said}. No winner is marked, and means may be over fewer seeds.")
     if any(row.sends for row in group.rows):
         notes.append("* sends more than the model's weights.")
     return notes
+
+
+def lacking(group: Group) -> dict[str, tuple[int, int]]:
+    """Methods without a run for every target and seed: how many they have, and how many there should be."""
+    wanted = [(target, seed) for target in group.targets for seed in group.seeds]
+    there = {row.label: sum(cell in row.results for cell in wanted) for row in group.rows}
+    return {label: (count, len(wanted)) for label, count in there.items() if count < len(wanted)}
 
 
 def _inside(group: Group) -> str:
@@ -125,22 +141,23 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
     against = group.baseline(baseline)
     columns = ["Method", "Runs", "Avg", "Std", "95 % interval", "Avg rank"]
     if against is not None:
-        columns += [f"Δ to {against}", "95 % of Δ", "Wins/losses/pairs", "p", "p (Holm)"]
+        columns += [f"Δ to {titled(against)}", "95 % of Δ", "Wins/losses/pairs", "p", "p (Holm)"]
     worded = frozenset({"95 % interval", "95 % of Δ", "Wins/losses/pairs"})
     grid = Grid(f"statistics-{group.name}", f"Statistics: {group.title}", columns, worded=worded)
     ranks, comparisons = group.ranks(), group.comparisons(baseline)
     averages = [group.average(row) for row in group.rows]
-    average_places = _places([a.mean for a in averages])
-    rank_places = _places([-ranks[row.label] for row in group.rows])
+    whole = not lacking(group)
+    average_places = _places([a.mean for a in averages], whole)
+    rank_places = _places([-ranks[row.label] for row in group.rows], whole)
     for r, (row, average) in enumerate(zip(group.rows, averages, strict=True)):
         low, high = average.mean - average.half_width, average.mean + average.half_width
         rank = ranks[row.label]
         cells = [
-            GridCell(_marked(row)),
+            _marked(row),
             GridCell(str(len(row.results)), number=len(row.results)),
             GridCell("-" if not average.count else f"{average.mean:.2f}", average_places[r], average.mean),
             GridCell("-" if math.isnan(average.std) else f"{average.std:.2f}", number=average.std),
-            GridCell("-" if math.isnan(low) else f"{low:.2f} to {high:.2f}", number=average.half_width),
+            GridCell(FEW if math.isnan(low) else f"{low:.2f} to {high:.2f}", number=average.half_width),
             GridCell("-" if math.isnan(rank) else f"{rank:.2f}", rank_places[r], rank),
         ]
         if against is not None:
@@ -150,7 +167,7 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
                 if one is None
                 else [
                     GridCell(f"{one.difference:+.2f}", number=one.difference),
-                    GridCell("-" if math.isnan(one.low) else f"{one.low:+.2f} to {one.high:+.2f}", number=one.high),
+                    GridCell(FEW if math.isnan(one.low) else f"{one.low:+.2f} to {one.high:+.2f}", number=one.high),
                     GridCell(f"{one.wins}/{one.losses}/{one.pairs}", number=one.wins),
                     GridCell(p_value(one.p), number=one.p),
                     GridCell(p_value(one.corrected), number=one.corrected),
@@ -159,13 +176,13 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
         grid.rows.append(cells)
     common = len(set.intersection(*(set(row.results) for row in group.rows)))
     grid.notes.append(
-        f"95 % interval of the mean over seeds, by Student's t. Rank 1 is best; over the {common} pairs of target and seed "
-        "that all methods have."
+        f"95 % interval of the mean over seeds, by Student's t, from {LEAST_SEEDS} seeds on. Rank 1 is best; over the "
+        f"{common} pairs of target and seed that all methods have."
     )
     if comparisons:
         grid.notes.append(
             f"95 % of Δ: a bootstrap over seeds within targets. p: Wilcoxon's signed-rank test, two-sided, against "
-            f"{against} over pairs of target and seed; Holm: corrected for {len(comparisons)} "
+            f"{titled(against)} over pairs of target and seed; Holm: corrected for {len(comparisons)} "
             f"comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target are not independent."
         )
     return grid
@@ -192,10 +209,13 @@ def measures_grid(group: Group) -> Grid:
         for row in group.rows
     ]
     best_low = columns.index("ECE") - 1
-    places = [_places([-s[c].mean if c == best_low else s[c].mean for s in table]) for c in range(len(columns) - 1)]
+    whole = not lacking(group)
+    places = [
+        _places([-s[c].mean if c == best_low else s[c].mean for s in table], whole) for c in range(len(columns) - 1)
+    ]
     for r, (row, own) in enumerate(zip(group.rows, table, strict=True)):
         cells = [GridCell(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)]
-        grid.rows.append([GridCell(_marked(row)), *cells])
+        grid.rows.append([_marked(row), *cells])
     grid.notes.append(
         "Means over the unseen domains. AUROC: each class against the rest. ECE: expected calibration error over 15 "
         "bins, lower is better. Worst target: accuracy on the unseen domain where it is lowest. Worst client: lowest "
@@ -209,7 +229,7 @@ def cost_grid(group: Group) -> Grid:
     columns = ["Method", "Up per client and round", "of it beyond weights", "Down", "Parameters", "Seconds per run"]
     grid = Grid(f"cost-{group.name}", f"Cost: {group.title}", columns)
     for row in group.rows:
-        cells = [GridCell(_marked(row))]
+        cells = [_marked(row)]
         for name, show in (
             ("bytes_up", megabytes),
             ("bytes_up_statistics", megabytes),
@@ -246,7 +266,7 @@ def inference_grid(group: Group) -> Grid | None:
         gain = summarise(value - before[cell] for cell, value in scores.items() if cell in before).mean
         grid.rows.append(
             [
-                GridCell(_marked(row)),
+                _marked(row),
                 GridCell(rule + ("†" if row.depends(rule) else "")),
                 *(GridCell(spelled(s), places[c][r], s.mean, s.std) for c, s in enumerate(own)),
                 GridCell(str(len(scores)), number=len(scores)),
@@ -287,8 +307,13 @@ def grids(group: Group, baseline: str | None = None) -> list[Grid]:
     return [*first, *([ruled] if ruled else []), cost_grid(group)]
 
 
-def _places(values: Sequence[float]) -> list[int]:
-    """1 for the best values, 2 for the second best, 0 for the rest; none where there is nothing to compare."""
+def _places(values: Sequence[float], whole: bool = True) -> list[int]:
+    """1 for the best values, 2 for the second best, 0 for the rest; none where there is nothing to compare.
+
+    A table that is not whole has no winner: what is missing could be better.
+    """
+    if not whole:
+        return [0] * len(values)
     known = sorted({round(value, 2) for value in values if not math.isnan(value)}, reverse=True)
     if len([value for value in values if not math.isnan(value)]) < 2:
         return [0] * len(values)
@@ -301,7 +326,7 @@ def markdown(grid: Grid) -> str:
     lines = [f"**{_escaped(grid.title)}**", ""]
     lines += ["| " + " | ".join(map(_escaped, grid.columns)) + " |", "|---" + "|---:" * (len(grid.columns) - 1) + "|"]
     for row in grid.rows:
-        cells = [marks.get(cell.place, str)(_escaped(cell.text)) for cell in row]
+        cells = [marks.get(cell.place, str)(_escaped(cell.words)) for cell in row]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *(f"{_escaped(note)}  " for note in grid.notes)]).rstrip() + "\n"
 
@@ -358,16 +383,17 @@ def latex(grid: Grid) -> str:
     r"""A booktabs table: `\usepackage{booktabs}` is all it needs."""
     marks: dict[int, Callable[[str], str]] = {1: lambda t: rf"\textbf{{{t}}}", 2: lambda t: rf"\underline{{{t}}}"}
     lines = [
+        *(f"% {note}" for note in grid.notes),  # a caption has one line; what must be known stands here
         r"\begin{table}[t]",
         r"\centering",
-        rf"\caption{{{_tex(grid.title)}. {_tex(' '.join(grid.notes))}}}",
+        rf"\caption{{{_tex(grid.title)}.}}",
         rf"\begin{{tabular}}{{l{'r' * (len(grid.columns) - 1)}}}",
         r"\toprule",
         " & ".join(map(_tex, grid.columns)) + r" \\",
         r"\midrule",
     ]
     for row in grid.rows:
-        lines.append(" & ".join(marks.get(cell.place, str)(_tex(cell.text)) for cell in row) + r" \\")
+        lines.append(" & ".join(marks.get(cell.place, str)(_tex(cell.words)) for cell in row) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 

@@ -170,6 +170,15 @@ class RunDirectory:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is not a result of unseen ({error}).") from None
 
+    def classes(self) -> list[str] | None:
+        """The names of the classes, from the model's header; None where there is no model."""
+        if not self.model_path.exists():
+            return None
+        try:
+            return [str(name) for name in header_of(self.model_path)["classes"]]
+        except (KeyError, ValueError, OSError):
+            return None
+
     def rounds(self) -> list[RoundLine]:
         """The lines of results.jsonl, one per round: the last one wins where a crash made two."""
         lines = [RoundLine.from_json(line) for line in read_lines(self.path / "results.jsonl") if "round" in line]
@@ -300,7 +309,7 @@ class RunDirectory:
         """The chain of the audit log, held against the newest whole checkpoint."""
         chain = read_chain(self.path / AUDIT)
         for number, path in sorted(self._checkpoints("round").items(), reverse=True):
-            known = checkpoint_about(path).get("audited", BEGINNING)
+            known = header_of(path).get("audited", BEGINNING)
             if not chain.fault and known not in chain.hashes | {BEGINNING}:
                 return replace(chain, fault=f"its end is missing: the checkpoint of round {number} knows a later entry")
         return chain
@@ -345,8 +354,8 @@ def take_lock(path: Path, inherited: str | None = None) -> IO[bytes] | None:
     return file
 
 
-def checkpoint_about(path: Path) -> dict[str, Any]:
-    """What a checkpoint says beside its tensors, which are not read; nothing of one that is damaged."""
+def header_of(path: Path) -> dict[str, Any]:
+    """What a file of tensors says beside them, which are not read; nothing of one that is damaged."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -358,7 +367,7 @@ def checkpoint_about(path: Path) -> dict[str, Any]:
 
 def _best_round(path: Path) -> int:
     """The best round that a checkpoint names."""
-    selection = checkpoint_about(path).get("selection")
+    selection = header_of(path).get("selection")
     return int(selection["round"]) if isinstance(selection, dict) else 0
 
 

@@ -159,6 +159,21 @@ class Result(Shown):
             self._trained = load_trained(self.directory)
         return self._trained
 
+    @property
+    def confusion(self) -> list[list[int]] | None:
+        """Images of the unseen domain: rows by their class, columns by the answer. None where it was not recorded."""
+        return self.record.measured.confusion if self.record.measured is not None else None
+
+    def per_class(self) -> dict[str, float | None]:
+        """Accuracy on the unseen domain by class, as fractions; None for a class without images there."""
+        if (table := self.confusion) is None:
+            return {}
+        names = self.model.classes
+        return {
+            name: row[k] / sum(row) if sum(row) else None
+            for k, (name, row) in enumerate(zip(names, table, strict=True))
+        }
+
     def lines(self) -> list[str]:
         about = self.record
         unseen = "" if about.target == NO_TARGET else f"unseen accuracy {percent(about.accuracy)}{about.mark}, "

@@ -1,0 +1,154 @@
+"""What commands print: tables that fit 80 columns, tabs in a pipe, JSON, no markup under NO_COLOR, completion."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.report.runs import invent
+from unseen.cli import app
+from unseen.cli import bench as bench_command
+from unseen.cli import evaluate as evaluate_command
+from unseen.cli.screen import constant_apart, print_table
+from unseen.experiments.collect import collect
+from unseen.experiments.cost import Cost
+from unseen.experiments.tune import Choice, Choices, Scored, Trial
+from unseen.runs.directory import find_runs
+from unseen.runs.results import EvaluationLine
+
+SCREEN = {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm-256color", "NO_COLOR": ""}
+MARKUP = re.compile(r"\x1b\[[0-9;]*m")
+LONG = {"fedavg": 0.50, "fedbn+fedprox": 0.52, "stablefdg": 0.60, "ccst": 0.4}
+TARGETS = ("ink", "colour", "outline", "street")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    invent(out, LONG, targets=TARGETS)
+    for run in find_runs(out):
+        for rule in ("iabn", "tbn (batch=1)"):
+            run.append_evaluation(EvaluationLine(rule, 0.5, 1.0, 100))
+    return out
+
+
+@pytest.fixture
+def on_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SCREEN.items():
+        monkeypatch.setenv(name, value)
+
+
+def said(*words: object, env: dict[str, str] | None = None) -> str:
+    found = CliRunner().invoke(app, [str(word) for word in words], env=env or {"FORCE_COLOR": None, "NO_COLOR": None})
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def too_wide(text: str) -> list[str]:
+    return [line for line in MARKUP.sub("", text).splitlines() if len(line.rstrip()) > 80]
+
+
+@pytest.mark.parametrize("words", [["methods"], ["protocols"], ["protocols", "pacs-quick"], ["data", "list"]])
+def test_lists_fit_80_columns(words: list[str]) -> None:
+    text = said(*words, env=SCREEN)
+    assert not too_wide(text) and len(text.splitlines()) > 5
+
+
+def test_show_says_what_is_the_same_once_and_puts_directories_below(folder: Path) -> None:
+    text = MARKUP.sub("", said("show", folder, env=SCREEN))
+    table = [line for line in text.splitlines() if str(folder) not in line]
+    assert not too_wide("\n".join(table))
+    assert "data digits; protocol digits" in " ".join(text.split())
+    assert not re.search(r"^#.*protocol", text, re.MULTILINE)  # no column for it
+    (one, *_) = find_runs(folder)
+    assert f"1  {one.path}" in text
+
+
+def test_one_run_fits_but_for_sentences(folder: Path) -> None:
+    text = MARKUP.sub("", said("show", find_runs(folder)[0].path, env=SCREEN))
+    rows = [line for line in text.splitlines() if re.match(r"(curve|loss|validation|unseen  |way|up|down) ", line)]
+    assert len(rows) >= 5 and not too_wide("\n".join(rows))
+
+
+def test_tables_of_bench_and_evaluate_fit(folder: Path, on_screen: None, capsys: pytest.CaptureFixture[str]) -> None:
+    planned: Any = SimpleNamespace(runs=[SimpleNamespace(settings=find_runs(folder)[0].settings())])
+    bench_command._print_tables(planned, folder, None)
+    evaluate_command._print_tables(folder)
+    text = capsys.readouterr().out
+    lines = [line for line in MARKUP.sub("", text).splitlines() if str(folder) not in line]
+    assert not too_wide("\n".join(lines))
+    heads = [line for line in lines if re.match(r"Method ", line)]
+    assert len(heads) > 4, "tables with many columns become several"
+    assert "In-domain" in " ".join(heads) and "p (Holm)" in " ".join(heads) and "60.10 ± 0.10" in text
+
+
+def test_cost_and_tune_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = [Cost(name, 1_234_567, 1.5, 0.02, 2.5, 0.01, 381_000, 512, 381_000) for name in ("fedavg", "fedbn+fedprox")]
+    monkeypatch.setattr("unseen.experiments.cost.measure_costs", lambda *words, **more: found)
+    assert not too_wide(said("cost", "--methods", "fedavg", env=SCREEN))
+    assert json.loads(said("cost", "--methods", "fedavg", "--json"))[1]["method"] == "fedbn+fedprox"
+    trial = Trial({"mu": 0.1234, "temperature": 0.5}, 3.162)
+    chosen = [Choice("fedprox", t, trial, [Scored(trial, 0.9, 4), Scored(Trial(), 0.8, 4)]) for t in TARGETS]
+    monkeypatch.setattr("unseen.experiments.tune.tune", lambda *words, **more: Choices({}, chosen))
+    text = said("tune", "--data", "digits", "--methods", "fedprox", "--out", tmp_path, env=SCREEN)
+    assert not too_wide("\n".join(line for line in text.splitlines() if str(tmp_path) not in line))
+    assert "mu=0.1234" in text and "90.00 %" in text
+
+
+def test_a_pipe_gets_tabs(folder: Path) -> None:
+    lines = [line.split("\t") for line in said("show", folder).splitlines()]
+    assert lines[0][0] == "data" and lines[0][-1] == "directory" and {len(line) for line in lines} == {len(lines[0])}
+    assert len(lines) == 1 + len(LONG) * len(TARGETS) * 3
+    methods = [line.split("\t") for line in said("methods").splitlines()]
+    assert methods[0] == ["method", "what it is", "sends beyond weights"] and {len(line) for line in methods} == {3}
+
+
+def test_json_is_what_the_records_say(folder: Path) -> None:
+    every = json.loads(said("show", folder, "--json"))
+    assert len(every) == 48 and every[0]["result"]["accuracy"] == pytest.approx(0.4 + 0.01)  # ccst on colour
+    one = json.loads(said("show", find_runs(folder)[0].path, "--json"))
+    assert [line["round"] for line in one["rounds"]] == [1, 2, 3, 4] and len(one["evaluations"]) == 2
+    (method,) = json.loads(said("methods", "fedprox", "--json"))
+    assert method["name"] == "fedprox" and [field["name"] for field in method["fields"]] == ["mu"]
+    assert {"name", "headline", "sends"} == set(json.loads(said("methods", "--json"))[0])
+    assert len(collect(folder).rows()) == 48  # what `bench --json` prints
+
+
+def test_no_color_means_no_bold_either(folder: Path, capsys: pytest.CaptureFixture[str], on_screen: None) -> None:
+    planned: Any = SimpleNamespace(runs=[SimpleNamespace(settings=find_runs(folder)[0].settings())])
+    bench_command._print_tables(planned, folder, None)
+    assert "\x1b[1m" in capsys.readouterr().out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_COLOR", "1")
+        bench_command._print_tables(planned, folder, None)
+    assert "\x1b[" not in capsys.readouterr().out
+
+
+def test_a_table_never_loses_a_cell(on_screen: None, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [f"column {c}" for c in range(12)]
+    rows = [[f"r{r}c{c}" for c in range(12)] for r in range(3)]
+    print_table(columns, rows)
+    text = capsys.readouterr().out
+    assert not too_wide(text)
+    assert all(text.count(cell) >= 1 for row in rows for cell in row) and text.count("r1c0") > 1
+
+
+def test_what_is_constant_is_set_apart() -> None:
+    columns, rows, same = constant_apart(["a", "b"], [["1", "x"], ["2", "x"]])
+    assert (columns, rows, dict(same)) == (["a"], [["1"], ["2"]], {"b": "x"})
+    assert constant_apart(["a"], [["1"]])[2] == {}  # one row has no constant columns
+
+
+@pytest.mark.parametrize(
+    ("line", "word"), [("unseen rep", "report"), ("unseen bench --targ", "--targets"), ("unseen data ch", "check")]
+)
+def test_the_shell_completes(line: str, word: str) -> None:
+    env = {"_UNSEEN_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    found = CliRunner().invoke(app, [], prog_name="unseen", env=env)
+    assert word in found.stdout.split(), found.output
