@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from unseen.engines.flower.config import Deployment
+from unseen.engines.flower.control import register
 from unseen.engines.flower.processes import BIN, Processes, free_ports, listens
-from unseen.engines.flower.register import register
 from unseen.engines.flower.scaffold import PACKAGE, write_app, write_keys
 from unseen.runs.directory import RunDirectory, directory_for
 from unseen.runs.settings import Settings

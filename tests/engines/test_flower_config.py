@@ -22,7 +22,6 @@ from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.scaffold import write_app, write_keys
 from unseen.engines.flower.site_file import SiteFile
 
-
 SMALL = ("--protocol", "digits")  # a net without weights from elsewhere
 
 

@@ -139,7 +139,7 @@ def register(
     """Let the sites in: bind each site's name to its key (FOLDER/keys/NAME.pub)."""
     sites = site or _sites_of(folder)
     _need_flower()
-    from unseen.engines.flower.register import register as tell
+    from unseen.engines.flower.control import register as tell
 
     new = tell(folder, list(sites))
     results().print(f"registered: {', '.join(new) or 'nothing new'}", highlight=False)
@@ -184,7 +184,9 @@ def poc(
     ] = "",
     seed: Annotated[int | None, typer.Option(help="The seed.", rich_help_panel=WHAT)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds a round waits for a site.", rich_help_panel=HOW)] = 3600.0,
-    out: Annotated[Path, typer.Option(help="A new folder for the app, the logs and the run.")] = Path("poc"),
+    out: Annotated[
+        Path, typer.Option(help="A folder for the app, the logs and the run. The same command again goes on.")
+    ] = Path("poc"),
     stay: Annotated[bool, typer.Option("--stay", help="Keep everything running after the run, until Ctrl-C.")] = False,
 ) -> None:
     """Start a whole deployment on this machine, do one run, show it, and stop everything.
@@ -206,7 +208,7 @@ def poc(
         target_folder=(root / target).expanduser().resolve() if target else None,
         seed=seed,
         timeout=timeout,
-        out=folder / "app" / "runs",
+        out=folder / "runs",
     )
     began, screen = time.monotonic(), errors()
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from unseen.core.errors import UserError
 from unseen.data.domains import existing_folder, subfolders
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.processes import BIN, Processes, free_ports, listens
-from unseen.engines.flower.scaffold import write_app, write_keys
+from unseen.engines.flower.scaffold import PACKAGE, write_app, write_keys
 from unseen.engines.flower.status import FILE, Status, read_status
 from unseen.runs.directory import RunDirectory, directory_for
 
@@ -77,7 +79,7 @@ class Poc:
                 "nginx is not installed: the sites reach the SuperLink directly, which a real deployment must not allow"
             )
         self.until(lambda: listens(self.link) and listens(self.public), "the SuperLink and the proxy")
-        from unseen.engines.flower.register import register
+        from unseen.engines.flower.control import register
 
         register(app, list(self.deployment.sites))
         for site in self.deployment.sites:
@@ -93,10 +95,9 @@ class Poc:
 
     def begin(self) -> None:
         """Start the run, as `flwr run` does."""
-        words = [str(BIN / "flwr"), "run", str(self.app), "coordinator", "--format", "json"]
-        done = subprocess.run(words, env=self.processes.environment, cwd=self.app, capture_output=True, text=True)
-        if '"run-id"' not in done.stdout:
-            raise UserError(f"The run could not be started: {(done.stdout + done.stderr).strip()[-500:]}")
+        from unseen.engines.flower.control import start_run
+
+        start_run(self.app)
 
     # --- watch ---------------------------------------------------------------------------------------------------
     def until(self, true: Callable[[], bool], what: str, seconds: float = STARTED) -> None:
@@ -135,6 +136,10 @@ class Poc:
         _end_server_apps(self.link)
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def _superlink() -> list[str]:
     """The SuperLink's command; tests put a more patient one in its place."""
     return [str(BIN / "flower-superlink")]
@@ -158,6 +163,8 @@ def poc(folder: Path, deployment: Deployment, images: dict[str, Path], said: Cal
     proxied = shutil.which("nginx") is not None
     public = public if proxied else link
     app = folder / "app"
+    if (app / "nginx.conf").exists() and (app / PACKAGE).exists():
+        shutil.rmtree(app)  # of a trial before this one; runs and what the sites keep lie beside it, and go on
     write_app(app, deployment, port=public, link_port=link, bind="127.0.0.1", images=images)
     write_keys(app, deployment.sites)
     for site in deployment.sites:
@@ -172,6 +179,8 @@ def poc(folder: Path, deployment: Deployment, images: dict[str, Path], said: Cal
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "OMP_NUM_THREADS": "1",
     }
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
     running = Poc(folder, deployment, Processes(folder, environment), public, link, proxied, said)
     try:
         running.start()
