@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,6 @@ from torch import Tensor
 
 from unseen.core.errors import UserError, unknown
 from unseen.core.forms import ANYTHING, Asked, Forms
-from unseen.core.options import A_FILE
 from unseen.core.tensors import RunningMean, prefixed, unprefixed
 from unseen.core.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
 from unseen.core.words import ONE_OWNER
@@ -427,17 +426,6 @@ def changed_fields(part: Method) -> dict[str, object]:
     usual = vars(kind(variant=vars(part)["variant"]) if part.variants else kind())
     usual = {**usual, "variant": vars(kind()).get("variant")}
     return {f.name: vars(part)[f.name] for f in fields(part) if vars(part)[f.name] != usual[f.name]}
-
-
-def files_of(method: Method) -> dict[str, str]:
-    """The files that a method's fields name, by part and field: `{"ccst.encoder": "vgg.safetensors"}`."""
-    found = {}
-    for part in parts_of(method):
-        hints = get_type_hints(type(part), include_extras=True)
-        for f in fields(part):
-            if A_FILE in getattr(hints[f.name], "__metadata__", ()) and vars(part)[f.name]:
-                found[f"{part.name}.{f.name}"] = str(vars(part)[f.name])
-    return found
 
 
 def compose(*parts: Method) -> Method:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from flwr.app import Context, Message
@@ -11,6 +12,7 @@ from flwr.app import Context, Message
 from unseen.core.types import Tensors
 from unseen.engines.flower import node
 from unseen.engines.flower.records import read_reply, reply_content
+from unseen.engines.flower.site_file import SiteFile
 
 HONEST = node.app
 
@@ -44,4 +46,4 @@ def app(message: Message, context: Context) -> Message:
 
 if __name__ == "__main__":
     node.app = app  # type: ignore[assignment]
-    node.serve(sys.argv[sys.argv.index("--supernode") + 1])
+    node.serve(SiteFile.read(Path(sys.argv[-1])))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import configparser
+import re
+import shlex
+import shutil
 import stat
+import subprocess
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +20,12 @@ from unseen.cli import app
 from unseen.core.errors import UserError
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.scaffold import write_app, write_keys
+from unseen.engines.flower.site_file import SiteFile
 from unseen.registry import parse
 from unseen.runs.directory import directory_for
 from unseen.runs.run import PlannedRun, RunData, assemble
+
+SMALL = ("--protocol", "digits")  # a net without weights from elsewhere
 
 
 def deployment(**changes: object) -> Deployment:
@@ -53,29 +61,110 @@ def test_whole_numbers_are_fine_for_fractions_and_nothing_else_is_bent() -> None
 
 def test_keys_are_private_and_not_overwritten(tmp_path: Path) -> None:
     pytest.importorskip("cryptography", reason="cryptography is not installed: pip install unseen[flower]")
-    for path in write_keys(tmp_path / "keys", ["east"]):
-        secret = path.name in ("east", "server.key")
+    for path in write_keys(tmp_path, ["east"]):
+        secret = path.name in ("site.key", "site.pem", "server.key")
         assert stat.S_IMODE(path.stat().st_mode) == (0o600 if secret else 0o644), path.name
-    assert (tmp_path / "keys" / "east").read_text().startswith("-----BEGIN OPENSSH PRIVATE KEY")
+    own = tmp_path / "sites" / "east"
+    assert (own / "site.key").read_text().startswith("-----BEGIN OPENSSH PRIVATE KEY")
+    assert (own / "ca.crt").read_bytes() == (tmp_path / "keys" / "ca.crt").read_bytes()
     assert (tmp_path / "keys" / "east.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    assert not (tmp_path / "keys" / "site.key").exists()  # a site's key is in its package only
     with pytest.raises(UserError, match="has keys already"):
-        write_keys(tmp_path / "keys", ["east"])
+        write_keys(tmp_path, ["east"])
+
+
+def test_a_site_makes_its_own_key(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="cryptography is not installed: pip install unseen[flower]")
+    write_app(tmp_path / "app", deployment())
+    place = tmp_path / "app" / "sites" / "east"
+    done = CliRunner().invoke(app, ["flower", "key", str(place)])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.strip() == (place / "site.pub").read_text().strip()
+    assert stat.S_IMODE((place / "site.key").stat().st_mode) == 0o600
+    again = CliRunner().invoke(app, ["flower", "key", str(place)])
+    assert again.exit_code == 2 and "exists already" in again.output
 
 
 def test_init_writes_an_app_that_names_every_command(tmp_path: Path) -> None:
     folder = tmp_path / "app"
     done = CliRunner().invoke(
-        app, ["flower", "init", str(folder), "--sites", "a,b", "--method", "fedfd-a", "--host", "fl.org"]
+        app, ["flower", "init", str(folder), "--sites", "a,b", "--method", "fedfd-a", "--host", "fl.org", *SMALL]
     )
     assert done.exit_code == 0, done.output
     readme = (folder / "README.md").read_text()
-    for command in ("flower-superlink --host 127.0.0.1", "--enable-supernode-auth", "--isolation process",
-                    "unseen flower node", "nginx -c", "flwr run", "--superlink fl.org:8443"):  # fmt: skip
+    for command in ("superlink.sh", "proxy.sh", "unseen flower node", "unseen flower register", "flwr run", "flwr stop",
+                    "## 6. Upgrade", "systemctl", "docker compose"):  # fmt: skip
         assert command in readme, command
+    link = (folder / "superlink.sh").read_text()
+    assert "flower-superlink --host 127.0.0.1" in link and "--enable-supernode-auth" in link
     assert "location /v1/fleet/" in (nginx := (folder / "nginx.conf").read_text())
-    assert "return 403" in nginx and "$host" in nginx
-    again = CliRunner().invoke(app, ["flower", "init", str(folder), "--sites", "a,b"])
+    assert "return 403" in nginx and "$host" in nginx and "proxy_request_buffering on" in nginx
+    assert "ssl_verify_client" not in nginx and "deny all" not in nginx
+    for site in ("a", "b"):
+        place = folder / "sites" / site
+        own = SiteFile.read(place)
+        assert (own.superlink, own.node["site"], own.key) == ("fl.org:8443", site, place / "site.key")
+        assert {path.name for path in place.iterdir()} == {
+            "site.toml", "README.md", "unseen-site.service", "compose.yaml", "Dockerfile"
+        }  # fmt: skip
+    again = CliRunner().invoke(app, ["flower", "init", str(folder), "--sites", "a,b", *SMALL])
     assert again.exit_code == 2 and "not empty" in again.output
+
+
+def test_the_written_commands_are_whole(tmp_path: Path) -> None:
+    """Every code block is a piece of shell that can be pasted, and every `unseen` command in it is one."""
+    write_app(tmp_path / "app", deployment(), allow=["192.0.2.0/24"], client_certificates=True)
+    texts = [path.read_text() for path in sorted((tmp_path / "app").rglob("README.md"))]
+    assert len(texts) == 1 + len(SITES)
+    blocks = [block for text in texts for block in re.findall(r"```sh\n(.*?)```", text, re.S)]
+    blocks += [(tmp_path / "app" / name).read_text() for name in ("superlink.sh", "proxy.sh", "environment.sh")]
+    assert len(blocks) > 15
+    for block in blocks:
+        done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), block
+        for line in block.splitlines():
+            if line.startswith("unseen "):
+                shown = CliRunner().invoke(app, [*shlex.split(line)[1:3], "--help"])
+                assert shown.exit_code == 0, line
+    nginx = (tmp_path / "app" / "nginx.conf").read_text()
+    assert "allow 192.0.2.0/24;\n        deny all;" in nginx and "ssl_verify_client on;" in nginx
+    place = tmp_path / "app" / "sites" / SITES[0]
+    assert SiteFile.read(place).certificate == place / "site.pem"
+
+
+def test_the_services_are_sound(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", deployment())
+    units = sorted((tmp_path / "app").rglob("*.service"))
+    assert len(units) == 2 + len(SITES)
+    for unit in units:
+        read = configparser.ConfigParser(strict=False, interpolation=None)
+        read.read(unit)
+        assert read["Service"]["Restart"] == "always", unit
+        assert read["Service"]["ExecStart"].startswith("/usr/bin/env "), unit
+    if shutil.which("systemd-analyze"):
+        done = subprocess.run(["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True)
+        ours = [line for line in done.stderr.splitlines() if "unseen-" in line and "Unknown" in line]
+        assert ours == []
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    composed = yaml.safe_load((tmp_path / "app" / "compose.yaml").read_text())
+    assert composed["services"]["proxy"]["network_mode"] == "service:superlink"
+    site = yaml.safe_load((tmp_path / "app" / "sites" / SITES[0] / "compose.yaml").read_text())
+    assert "ports" not in site["services"]["site"]  # nothing listens at a site
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('key = "k"\nsite = "a"\nfolder = "f"\n', 'no "superlink"'),
+        ('superlink = "h:1"\nkey = "k"\nsite = "a"\nfolder = "f"\nepsilno = 1\n', "epsilon"),
+        ("superlink = ", "could not be read"),
+    ],
+)
+def test_a_site_file_says_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "site.toml").write_text(text)
+    done = CliRunner().invoke(app, ["flower", "node", str(tmp_path)])
+    assert done.exit_code == 2
+    assert said in done.output
 
 
 @pytest.mark.parametrize(
@@ -87,6 +176,9 @@ def test_init_writes_an_app_that_names_every_command(tmp_path: Path) -> None:
         (["--sites", "a,b", "--method", "fedavgg"], "fedavg"),
         (["--sites", "a,b", "--target", "none", "--target-folder", "x"], "--target none leaves no site out"),
         (["--sites", "a,b", "--target", "none", "--server-selection", "oracle"], "oracle needs an unseen domain"),
+        (["--sites", "a,b", "--method", "doprompt", *SMALL], "transformer"),
+        (["--sites", "a,b", *SMALL, "--weights", "nowhere.safetensors"], "nowhere.safetensors"),
+        (["--sites", "a,b", *SMALL, "--allow", "everyone"], "--allow"),
     ],
 )
 def test_init_says_what_is_wrong(tmp_path: Path, words: list[str], said: str) -> None:

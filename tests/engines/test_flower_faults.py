@@ -20,6 +20,7 @@ from tests.engines.bits import assert_same, assert_same_tensors, final
 from tests.engines.deployment import Federation, listens
 from tests.engines.sites import SITES, TARGET, small
 from tests.small_runs import run_local
+from unseen.engines.flower.status import read_status
 from unseen.runs.directory import RunDirectory
 
 EAST, NORTH, WEST = SITES
@@ -27,13 +28,13 @@ EAST, NORTH, WEST = SITES
 
 def test_bad_updates_are_refused_by_name_and_not_merged(federation: Federation, folder: Path) -> None:
     config = {"seed": 1, "rounds": 6, "minimum_clients": 2, "server_selection": "last"}
-    federation.kill(f"worker-{EAST}")
-    federation.work(EAST, sys.executable, "-m", "tests.engines.liar")
+    federation.leave(EAST)
+    federation.start_node(EAST, sys.executable, "-m", "tests.engines.liar")
     try:
         directory = federation.finish(federation.begin(**config), **config)
     finally:
-        federation.kill(f"worker-{EAST}")
-        federation.work(EAST)
+        federation.leave(EAST)
+        federation.join(EAST)
     name = next(iter(final(directory).state))
     said = federation.said(**config)
     for number, fault in enumerate(
@@ -64,11 +65,10 @@ def test_sites_die_in_a_round_are_waited_for_and_come_back(federation: Federatio
     run = federation.begin(**config)
     federation.until(lambda: len(federation.rounds(**config)) >= 1, "round 1")
 
-    # A site's machine goes down in the middle of a round: it has the order, and never answers.
-    os.kill(federation.processes[f"worker-{EAST}"].pid, signal.SIGSTOP)
-    before = federation.log(f"node-{EAST}").count("Receiving: train")
-    federation.until(lambda: federation.log(f"node-{EAST}").count("Receiving: train") > before, "an order at the site")
+    # A site's machine goes down in the middle of a round, and never answers: the order waits for it at the SuperLink.
+    os.kill(federation.processes[f"node-{EAST}"].pid, signal.SIGSTOP)
     lost = len(federation.rounds(**config)) + 1
+    federation.until(lambda: read_status(federation.directory(**config)).waiting == [EAST], "an order for the site")
     federation.leave(EAST)
     federation.until(lambda: len(federation.rounds(**config)) >= lost, "the round without the site")
     assert sorted(federation.rounds(**config)[lost - 1]["clients"]) == [NORTH, WEST]

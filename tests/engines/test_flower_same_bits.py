@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import ssl
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -19,7 +20,6 @@ from tests.engines.bits import assert_same, final
 from tests.engines.deployment import BIN, Federation, free_ports
 from tests.engines.sites import SITES, small
 from tests.small_runs import run_local, simulate
-from unseen.engines.flower.scaffold import write_keys
 from unseen.runs.directory import RunDirectory
 from unseen.runs.model import load_trained
 
@@ -115,26 +115,29 @@ def test_sites_never_run_what_a_run_ships(federation: Federation) -> None:
 
 def test_an_unknown_supernode_is_refused(federation: Federation) -> None:
     """A key that nobody registered, and no key at all."""
-    write_keys(federation.folder / "stranger", ["stranger"])
-    ca = federation.app / "keys" / "ca.crt"
-    common = [
-        "--superlink",
-        federation.address,
-        "--root-certificates",
-        ca,
-        "--isolation",
-        "process",
-        "--host",
-        "127.0.0.1",
-    ]
-    for name, key in {
-        "unregistered": ["--auth-supernode-private-key", federation.folder / "stranger" / "stranger"],
-        "keyless": [],
-    }.items():
-        (port,) = free_ports(1)
-        federation.start(name, BIN / "flower-supernode", *common, "--host", "127.0.0.1", "--port", str(port), *key)
-        process = federation.processes[name]
-        federation.until(lambda: process.poll() is not None, "the stranger's end")  # noqa: B023
-        federation.processes.pop(name)
-        assert process.returncode != 0
-        assert "SuperNode ID" not in federation.log(name), federation.log(name)
+    strange = Federation(federation.folder / "stranger", federation.data, SITES[:1], federation.settings)
+    text = (strange.package(SITES[0]) / "site.toml").read_text()
+    shutil.copy(federation.app / "keys" / "ca.crt", strange.package(SITES[0]) / "ca.crt")
+    (strange.package(SITES[0]) / "site.toml").write_text(
+        text.replace(f"localhost:{strange.public}", federation.address)
+    )
+    federation.start("unregistered", sys.executable, "-m", "unseen", "flower", "node", strange.package(SITES[0]))
+    process = federation.processes["unregistered"]
+    federation.until(lambda: "not registered" in federation.log("unregistered"), "the stranger's refusal")
+    # It asks for a while, because Flower has the same answer for a site that comes back at once; then it ends.
+    federation.until(lambda: process.poll() is not None, "the stranger's end")
+    federation.processes.pop("unregistered")
+    assert process.returncode == 2
+    assert "refuses this site" in federation.log("unregistered")
+    assert "takes orders" not in federation.log("unregistered")
+    # Without a key Flower's own SuperNode registers one by itself, which a SuperLink with keys does not allow.
+    (port,) = free_ports(1)
+    federation.start(
+        "keyless", BIN / "flower-supernode", "--superlink", federation.address, "--isolation", "process",
+        "--root-certificates", federation.app / "keys" / "ca.crt", "--host", "127.0.0.1", "--port", str(port),
+    )  # fmt: skip
+    keyless = federation.processes["keyless"]
+    federation.until(lambda: keyless.poll() is not None, "the end of the one without a key")
+    federation.processes.pop("keyless")
+    assert keyless.returncode != 0
+    assert "SuperNode ID" not in federation.log("keyless"), federation.log("keyless")

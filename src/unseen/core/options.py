@@ -19,8 +19,6 @@ from typing import Any, TypeVar, cast
 from unseen.core.errors import UserError, nearest
 
 T = TypeVar("T")
-A_FILE = "a file of the machine that reads it"
-File = typing.Annotated[str, A_FILE]  # the type of a field that names one: a site asks before it opens it
 KEY = "option"  # in the metadata of a dataclass's field
 
 

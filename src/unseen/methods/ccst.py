@@ -21,7 +21,6 @@ from torch import Tensor
 
 from unseen.core.errors import UserError
 from unseen.core.forms import Asked, Form, Forms, UpTo
-from unseen.core.options import File
 from unseen.core.seeding import torch_generator
 from unseen.core.types import ClientId, Server, Tensors, Work
 from unseen.method import Method, Traits
@@ -52,8 +51,8 @@ class CCST(Method):
     bank: Literal["overall", "single"] = "overall"  # one style per client, or styles of single images
     copies: int = 3  # K: an image is seen as it is once in K + 1 times, and restyled otherwise
     singles: int = 64  # images whose styles a client sends with bank=single
-    encoder: File = ""  # file with VGG-19's weights (vgg_normalised of AdaIN); none: our weight-free variant
-    decoder: File = ""  # file with the decoder's weights (decoder of AdaIN)
+    encoder: str = ""  # file with VGG-19's weights (vgg_normalised of AdaIN); none: our weight-free variant
+    decoder: str = ""  # file with the decoder's weights (decoder of AdaIN)
     exchanges: int = 1  # with a style network: first rounds that begin with an exchange of styles
     side: int = 512  # pixels at which the style network restyles, 512 in the authors' scripts; 0: the run's image size
 

@@ -92,6 +92,9 @@ class Settings:
     plan: Plan = field(default_factory=Plan)
     fields: dict[str, Any] = field(default_factory=dict)  # the method's fields that differ from their defaults
     engine: str = option("local", "What carries the orders: local or flower.", panel=HOW)
+    client_gpus: float = option(
+        1.0, "With the engine flower on GPUs: how many a client has, or which part of one.", panel=HOW, above=0
+    )
     chosen_from: dict[str, Any] | None = None  # of a run that `unseen tune` chose: settings as they were before
 
     @property

@@ -14,7 +14,7 @@ from unseen.runs.settings import NO_TARGET, Settings, with_seed
 
 Value = str | int | float | bool
 # Where the images are is each site's own affair, and a site is a client.
-FIXED: dict[str, Any] = {"data": "folder", "partition": "domain", "root": None, "engine": "flower"}
+FIXED: dict[str, Any] = {"data": "folder", "partition": "domain", "root": None, "engine": "flower", "client_gpus": 1.0}
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,16 @@ class Deployment:
             value = value_of(settings, setting)
             keys[setting.name.replace("_", "-")] = "" if value is None else value
         return keys
+
+    def fitting(self) -> Settings:
+        """The settings as they are run: without the unseen site's images nothing can be tested on them."""
+        if self.target_folder:
+            return self.settings
+        if self.settings.plan.server_selection == "oracle":
+            raise UserError(
+                "server-selection oracle needs the unseen site's images: give target-folder, or validation."
+            )
+        return self.settings.with_changes({"test_every": 0})
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Deployment:

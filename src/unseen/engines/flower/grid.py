@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
 
@@ -23,8 +23,9 @@ from unseen.engines.flower.records import (
     read_hello,
     read_reply,
 )
+from unseen.engines.flower.status import StatusBoard
 
-POLL, LONGEST = 0.25, 3.0  # seconds between two looks for replies; Flower's own loop always takes 3
+POLL, LONGEST = 0.1, 3.0  # seconds between two looks for replies; Flower's own loop always takes 3
 REMIND = 60.0  # seconds between two sentences about the same wait
 # Flower's codes for silence: order or reply expired, the node's heartbeat stopped, the process that had the task died.
 # Such a site is asked for a sign of life before it gets another order; every other error is an answer.
@@ -39,7 +40,7 @@ def rest(looked: float) -> None:
 class FlowerEngine:
     """A deployment: sites come and go. Knows no method by name.
 
-    Node ids are random, and new after a restart without a key: a node is asked for its site before it gets an order.
+    A node's name is the one that its key was registered with; it is asked for its classes before it gets an order.
     """
 
     def __init__(
@@ -51,10 +52,11 @@ class FlowerEngine:
         minimum: int = 1,
         timeout: float = 3600.0,
         said: Callable[[str], None] = print,
+        board: StatusBoard | None = None,
     ) -> None:
         self._grid, self._about, self._sites = grid, dict(about), sorted(sites)
-        self._minimum, self._timeout, self._said = minimum, timeout, said
-        self._roll = RollCall(grid, frozenset(sites), said)
+        self._minimum, self._timeout, self._said, self._board = minimum, timeout, said, board
+        self._roll = RollCall(grid, frozenset(sites), said, board)
 
     def clients(self) -> Sequence[ClientId]:
         return self._sites
@@ -91,10 +93,13 @@ class FlowerEngine:
             message = Message(content, node, MESSAGE_TYPES[order.kind], ttl=self._timeout, group_id=str(order.round))
             # One by one: all messages of a large model at once may exceed the size of a request.
             waiting |= {name: client for name in self._grid.push_messages([message]) if name}
+        self._note_waiting(waiting.values())
         replies: dict[ClientId, Reply] = {}
         deadline = time.monotonic() + self._timeout
         while waiting and (looked := time.monotonic()) < deadline:
             before = len(waiting)
+            if self._board is not None:
+                self._board.tick()
             # Errors that the SuperLink makes do not name the node; what they reply to does.
             for message in self._grid.pull_messages(list(waiting)):
                 client = waiting.pop(message.metadata.reply_to_message_id)
@@ -102,6 +107,8 @@ class FlowerEngine:
                 if message.has_error() and message.error.code in SILENCE:
                     self._silent(client, number)
                     continue
+                if self._board is not None:
+                    self._board.replied(client)
                 try:
                     replies[client] = _opened(client, message)
                 except Unreadable as error:
@@ -111,7 +118,13 @@ class FlowerEngine:
                 rest(looked)
         for client in waiting.values():
             self._silent(client, orders[client][1].round)
+        self._note_waiting(())
         return replies
+
+    def _note_waiting(self, clients: Iterable[ClientId]) -> None:
+        if self._board is not None:
+            self._board.now.waiting = sorted(clients)
+            self._board.changed()
 
     def _silent(self, client: ClientId, number: int) -> None:
         self._said(f'The site "{client}" gave no reply in round {number} (it has {self._timeout:g} s).')
@@ -126,25 +139,39 @@ class FlowerEngine:
             there = [client for client in clients if client in self._roll.nodes]
             if len(there) >= count:
                 return
+            absent = [client for client in clients if client not in there]
             if time.monotonic() >= say:
-                absent = ", ".join(client for client in clients if client not in there)
-                self._said(f"{len(there)} of at least {count} sites are connected; waiting for {absent}.")
+                self._said(f"{len(there)} of at least {count} sites are connected; waiting for {', '.join(absent)}.")
                 say = time.monotonic() + REMIND
+            self._note_waiting(absent)
             rest(looked)
 
-    def gather(self, patience: float | None = None) -> None:
-        """Before the first round: all sites, for so many seconds; after that the minimum is enough."""
-        deadline = time.monotonic() + (self._timeout if patience is None else patience)
-        say, looked = 0.0, time.monotonic()
-        self._roll.look()
-        while (absent := [c for c in self._sites if c not in self._roll.nodes]) and time.monotonic() < deadline:
-            if time.monotonic() >= say:
-                there = len(self._sites) - len(absent)
-                self._said(f"{there} of {len(self._sites)} sites are connected; waiting for {', '.join(absent)}.")
-                say = time.monotonic() + REMIND
-            rest(looked)
+    def gather(self) -> None:
+        """Before the first round: all sites, until the time-out; after that as many as a round needs."""
+        began, say = time.monotonic(), 0.0
+        while True:
             looked = time.monotonic()
             self._roll.look()
+            absent = [c for c in self._sites if c not in self._roll.nodes]
+            there = len(self._sites) - len(absent)
+            if not absent:
+                break
+            late = looked - began >= self._timeout
+            if late and there >= max(1, self._minimum):
+                self._said(
+                    f"Starting with {there} of {len(self._sites)} sites, which is enough: {', '.join(absent)} did not "
+                    f"come within {self._timeout:g} s, and may come later."
+                )
+                break
+            if looked >= say:
+                needed = f" (at least {self._minimum} are needed)" if late else ""
+                self._said(
+                    f"{there} of {len(self._sites)} sites are connected{needed}; waiting for {', '.join(absent)}."
+                )
+                say = looked + REMIND
+            self._note_waiting(absent)
+            rest(looked)
+        self._note_waiting(())
 
     def classes(self) -> tuple[str, ...]:
         """All classes that the connected sites have, sorted."""
@@ -153,35 +180,63 @@ class FlowerEngine:
 
 @dataclass
 class RollCall:
-    """Which node is which site: asked once per node, again after it fell silent."""
+    """Which node is which site: its registered name says so, and it is asked once, again after it fell silent."""
 
     grid: Grid
     sites: frozenset[ClientId]
     said: Callable[[str], None]
+    board: StatusBoard | None = None
     nodes: dict[ClientId, int] = field(default_factory=dict)
     classes: dict[ClientId, list[str]] = field(default_factory=dict)
     asking: dict[str, int] = field(default_factory=dict)  # message -> node
     unfit: set[int] = field(default_factory=set)  # nodes that cannot take part, until they leave
+    names: dict[int, ClientId] = field(default_factory=dict)  # node -> the name its key was registered with
 
     def look(self) -> None:
-        online = set(self.grid.get_node_ids())
+        # By age: of two keys that were registered with one name, the first has it.
+        listed = sorted(self.grid.get_nodes(), key=lambda node: (node.registered_at, node.node_id))
+        self.names = {node.node_id: node.name for node in listed}
+        online = set(self.names)
         for site, node in list(self.nodes.items()):
             if node not in online:
                 self.said(f'The site "{site}" is no longer connected.')
-                del self.nodes[site]
+                self._lost(site)
         self.unfit &= online
         self.asking = {name: node for name, node in self.asking.items() if node in online}
-        for node in sorted(online - set(self.nodes.values()) - set(self.asking.values()) - self.unfit):
-            self._ask(node)
+        for node in self.names:
+            if node not in {*self.nodes.values(), *self.asking.values(), *self.unfit}:
+                self._meet(node)
         if self.asking:
             for message in self.grid.pull_messages(list(self.asking)):
                 node = self.asking.pop(message.metadata.reply_to_message_id)
                 if not message.has_error():
                     self._heard(node, read_hello(message.content))
+        if self.board is not None:
+            self.board.tick()
 
     def forget(self, site: ClientId) -> None:
         """A site that fell silent is there again when it answers."""
-        if (node := self.nodes.pop(site, None)) is not None and node in set(self.grid.get_node_ids()):
+        if (node := self._lost(site)) is not None and node in set(self.grid.get_node_ids()):
+            self._ask(node)
+
+    def _lost(self, site: ClientId) -> int | None:
+        if self.board is not None:
+            self.board.now.sites[site].alive = False
+            self.board.changed()
+        return self.nodes.pop(site, None)
+
+    def _meet(self, node: int) -> None:
+        """A node that is new here: its key must have been registered with the name of a site that is still free."""
+        name = self.names[node]
+        if not name:
+            self._refuse(node, "its key was registered without a name; register it with `unseen flower register`.")
+        elif name not in self.sites:
+            self._refuse(node, f'its site "{name}" is not one of this run.')
+        elif any(self.names.get(other) == name for other in (*self.nodes.values(), *self.asking.values())):
+            self._refuse(
+                node, f'a second node is registered as "{name}", and the name belongs to the key of the first.'
+            )
+        else:
             self._ask(node)
 
     def _ask(self, node: int) -> None:
@@ -190,14 +245,30 @@ class RollCall:
             self.asking[name] = node
 
     def _heard(self, node: int, hello: Hello) -> None:
-        if hello.sentence or hello.site not in self.sites:
-            why = hello.sentence or f'its site "{hello.site}" is not one of this run.'
-            self.said(f"A SuperNode cannot take part: {why}")
-            self.unfit.add(node)
+        name = self.names[node]
+        wrong = hello.sentence
+        if not wrong and hello.site != name:
+            wrong = f'the key of "{name}" came with the name "{hello.site}".'
+        if wrong:
+            self._refuse(node, wrong, name)
             return
-        # Without a key a restarted node has a new id, and the old one may still be listed: who answered last counts.
-        self.nodes[hello.site] = node
-        self.classes[hello.site] = list(hello.classes)
+        self.nodes[name] = node
+        self.classes[name] = list(hello.classes)
+        if self.board is not None:
+            site = self.board.now.sites[name]
+            site.images, site.version, site.refused = hello.images, hello.version, ""
+            self.board.replied(name)
+            if hello.version != self.board.now.version:
+                self.said(
+                    f'The site "{name}" has unseen {hello.version}; the coordinator has {self.board.now.version}.'
+                )
+
+    def _refuse(self, node: int, why: str, name: str = "") -> None:
+        self.said(f"A node cannot take part: {why}")
+        self.unfit.add(node)
+        if self.board is not None and name:
+            self.board.now.sites[name].refused = why
+            self.board.changed()
 
 
 def _opened(client: ClientId, message: Message) -> Reply:

@@ -1,120 +1,280 @@
-"""A process that stays beside a SuperNode and runs the *installed* ClientApp, never code that a run brings.
+"""A site's process: takes orders from the coordinator's SuperLink and runs the *installed* ClientApp, nothing else.
 
-Flower's own worker installs the bundle that comes with a run and imports its ClientApp: whoever may start a run may run
-Python at every site. A SuperNode started with `--isolation process` runs nothing itself; this process takes its tasks
-instead, and knows one ClientApp only. It also saves the start of a process (flwr, torch, ...) per message. It needs
-functions of Flower that are not public: flwr is pinned to 1.41, and the deployment's tests run through here.
+It does what Flower's SuperNode and its worker do, in one process, and differs where a deployment needs it:
+
+- Flower's worker installs the bundle that comes with a run and imports its ClientApp: whoever may start a run may run
+  Python at every site. Here the bundle is not even asked for.
+- A SuperNode looks for messages every 3 s, its worker every half second. Here the pause is a small part of the time
+  since the last message, so that a round does not wait and an idle site does not ask.
+- A SuperNode's heartbeat ends for good when a proxy answers 500, and the SuperNode lives on unseen. Here every such
+  answer is tried again; if the heartbeat ever ends, the process ends, and its service manager starts it again.
+- No port is opened at the site.
+
+The Fleet API is Flower's; its client and messages are not public, which is why flwr is pinned.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import ssl
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx
-from flwr.app import Context, Error, Message
-from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
-from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, ErrorCode
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry import RetryInvoker, exponential
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from unseen.engines.flower.grid import rest
-from unseen.engines.flower.site import app
+from unseen.core.errors import UserError
+from unseen.engines.flower.site import SiteConfig, app
+from unseen.engines.flower.site_file import SiteFile
 
-
-def serve(address: str, *, root_certificates: Path | None = None, said: Callable[[str], None] = print) -> None:
-    """Take tasks from the SuperNode at `address` (its --host and --port) until stopped.
-
-    `root_certificates` is for a SuperNode whose own port has TLS; on loopback it needs none.
-    """
-    known = root_certificates.read_bytes() if root_certificates else None
-    with_tasks = _client(address, known)
-    said(f"taking tasks from the SuperNode at {address}; only the installed unseen is run here")
-    connected = True
-    while True:
-        looked = time.monotonic()
-        try:
-            found = with_tasks.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP.value]))
-            connected = True
-        except httpx.HTTPError as error:
-            if connected:
-                said(f"no SuperNode answers at {address} ({type(error).__name__}); waiting for it")
-            connected = False
-            time.sleep(1.0)
-            continue
-        if found.HasField("task") and found.token:
-            # A thread each: when a run dies while its order is on the way, the rest of the order never comes, and Flower
-            # would wait two hours for it. The next run's order must not wait behind it.
-            threading.Thread(target=_try, args=(_client(address, known, found.token), said), daemon=True).start()
-        else:
-            rest(looked)
+BEAT = 10.0  # seconds between two heartbeats; the SuperLink holds a site for gone after 2 x 30
+SOON, LATE, PART = (
+    0.1,
+    3.0,
+    0.05,
+)  # the pause between two looks: a part of the time since the last message, within bounds
+LOST = 60.0  # seconds for the rest of an order, whose sender may have died
+HOLD = 75.0  # seconds in which a SuperLink may still hold the process before this one for connected
+TRIES = 6  # of one request, before it is given up
+REMIND = 60.0
+TEMPORARY = 75  # the exit code that asks a service manager for another try
 
 
-_TURN = threading.Lock()  # one order is carried out at a time
-
-
-def _try(client: Any, said: Callable[[str], None]) -> None:
+def serve(place: SiteFile, *, said: Callable[[str], None] = print) -> None:
+    """Take orders for the site until stopped (Ctrl-C or SIGTERM)."""
+    own = SiteConfig.read(place.node)  # bad words are said before the network is asked
+    signal.signal(signal.SIGTERM, _interrupt)
+    node = SiteNode(place, said)
+    node.enter()
+    said(f'the site "{own.site}" takes orders from {place.superlink}; only the installed unseen is run here')
     try:
-        _do_task(client, said)
-    except (httpx.HTTPError, ObjectPullError, RuntimeError) as error:
-        said(f"a task was given up: {type(error).__name__}: {error}")
-
-
-def _client(address: str, root_certificates: bytes | None, token: str = "") -> Any:
-    name = "flwr-clientapp" if token else "SuperExec"
-    checks: list[Any] = [RuntimeVersionHttpInterceptor(component_name=name)]
-    # Not Flower's own: it interrupts the process when a task's token is refused, which is right where a process has one task.
-    retry = RetryInvoker(lambda: exponential(max_delay=5.0), httpx.TransportError, 3 if token else 1, None)
-    return RuntimeHttpClient.from_server_address(
-        server_address=address,
-        insecure=root_certificates is None,
-        root_certificates=root_certificates,
-        interceptors=[*checks, RuntimeTokenHttpInterceptor(token)] if token else checks,
-        retry_invoker=retry,
-    )
-
-
-def _do_task(client: Any, said: Callable[[str], None]) -> None:
-    """One message of a run: what Flower's worker does, without the bundle."""
-    heartbeat = HeartbeatSender(lambda: _beat(client))
-    heartbeat.start()
-    try:
-        message, context, _run, _bundle = pull_task_input(client)
-        with _TURN:
-            reply, status, details = _answer(message, context, said)
-        push_message(client, reply, context)
-        push_task_output(client=client, context=context, sub_status=status, details=details)
+        node.work()
     finally:
-        if heartbeat.is_running:
-            heartbeat.stop()
-        client.close()
+        node.leave()
 
 
-def _beat(client: Any) -> bool:
-    """Tell the SuperNode that the task is worked on. Whether it still wants that, the push of the reply will say."""
-    try:
-        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-    except httpx.HTTPError:
-        return False  # tried again
-    return True
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
-def _answer(message: Message, context: Context, said: Callable[[str], None]) -> tuple[Message, str, str]:
+class SiteNode:
+    """One site's connection: its key, its heartbeat, and the orders that come."""
+
+    def __init__(self, place: SiteFile, said: Callable[[str], None]) -> None:
+        self._place, self._said = place, said
+        key = _private_key(place)
+        self._public = public_key_to_bytes(key.public_key())
+        checks = [
+            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+            NodeAuthHttpInterceptor(key, key.public_key()),
+        ]
+        retry = RetryInvoker(
+            lambda: exponential(max_delay=10),
+            (httpx.TransportError, httpx.HTTPStatusError),
+            TRIES,
+            None,
+            should_giveup=_final,
+        )
+        address, trust = f"https://{place.superlink}", _trust(place)
+        self._client: Any = FleetHttpClient(address, interceptors=checks, verify=trust, retry_invoker=retry)
+        # One request at a time and no second try: what a heartbeat says is whether the site is there now.
+        self._pulse: Any = FleetHttpClient(address, interceptors=checks, verify=trust)
+        self._node = Node()
+
+    def enter(self) -> None:
+        """Until the SuperLink lets this key in; an error if it will not."""
+        asked = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+        refused, say = 0.0, 0.0
+        while True:
+            try:
+                self._node = Node(node_id=self._pulse.ActivateNode(asked).node_id)
+                break
+            except (httpx.TransportError, httpx.HTTPStatusError) as error:
+                if _final(error):
+                    refused = refused or time.monotonic()
+                    if not _held(error) or time.monotonic() - refused > HOLD:
+                        raise UserError(
+                            f"The coordinator {self._place.superlink} refuses this site: {_why(error)}."
+                        ) from None
+                if time.monotonic() >= say:
+                    self._said(f"not connected to {self._place.superlink} yet ({_why(error)}); trying again")
+                    say = time.monotonic() + REMIND
+                time.sleep(1.0)
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        """The heartbeat. It never ends while the process lives: an unseen site is worse than one that starts again."""
+        try:
+            while True:
+                try:
+                    asked = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+                    known = self._pulse.SendNodeHeartbeat(asked).success
+                except (httpx.TransportError, httpx.HTTPStatusError) as error:
+                    if _final(error):
+                        raise
+                    time.sleep(1.0)
+                    continue
+                if not known:
+                    raise UserError("the coordinator no longer knows this site's key")
+                time.sleep(BEAT)
+        except BaseException as error:
+            self._said(f"the heartbeat ended ({_why(error)}), and so does this process")
+            os._exit(TEMPORARY)
+
+    def work(self) -> None:
+        """Orders, one after the other."""
+        last, say = time.monotonic(), 0.0
+        while True:
+            try:
+                answer = self._client.PullMessages(PullMessagesRequest(node=self._node))
+                if answer.messages_list:
+                    self._carry_out(message_from_proto(answer.messages_list[0]), answer.message_object_trees[0])
+                    last, say = time.monotonic(), 0.0
+                    continue
+            except (httpx.HTTPError, ObjectPullError, ObjectPushError) as error:
+                if time.monotonic() >= say:
+                    self._said(f"given up: {_why(error)}; going on")
+                    say = time.monotonic() + REMIND
+            time.sleep(min(max(SOON, PART * (time.monotonic() - last)), LATE))
+
+    def _carry_out(self, outline: Message, tree: Any) -> None:
+        """One message of a run: what Flower's worker does, without the bundle."""
+        run = outline.metadata.run_id
+        message = pull_and_inflate_object_from_tree(
+            tree,
+            make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
+            make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run),
+            return_type=Message,
+            max_time=LOST,
+            initial_backoff=0.05,
+            backoff_cap=2.0,
+        )
+        message.metadata.__dict__["_message_id"] = tree.object_id  # it does not travel inside its own content
+        # Where a ClientApp makes messages of its own, as Flower's local privacy does, they are this run's.
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, self._node.node_id, run
+        context = Context(run, self._node.node_id, dict(self._place.node), RecordDict(), {})
+        began = time.monotonic()
+        reply = _answer(message, context, self._said)
+        self._send(reply, run, time.monotonic() - began)
+
+    def _send(self, reply: Message, run: int, seconds: float) -> None:
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            answer = self._client.PushMessages(
+                PushMessagesRequest(
+                    node=self._node,
+                    messages_list=[message_to_proto(remove_content_from_message(reply))],
+                    message_object_trees=[get_object_tree(reply)],
+                    clientapp_runtime_list=[seconds],
+                )
+            )
+            push_objects(
+                get_all_nested_objects(reply),
+                make_push_object_fn_protobuf(self._client.PushObject, self._node, run, answer.session_id),
+                object_ids_to_push=set(answer.objects_to_push),
+            )
+
+    def leave(self) -> None:
+        """Say good-bye, so that the next process of this site is let in at once."""
+        try:
+            self._pulse.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+        except (httpx.HTTPError, RuntimeError):
+            self._said("the coordinator could not be told that this site leaves")
+
+
+def _answer(message: Message, context: Context, said: Callable[[str], None]) -> Message:
     started = time.monotonic()
     try:
         reply = app(message=message, context=context)
     except Exception as error:
         said(traceback.format_exc())
         reason = f"{type(error).__name__}: {error}"
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message), SubStatus.FAILED, reason
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
     said(f"{message.metadata.message_type} {message.metadata.group_id}: {time.monotonic() - started:.1f} s")
-    return reply, SubStatus.COMPLETED, ""
+    return reply
+
+
+# --- keys and answers ------------------------------------------------------------------------------------------------
+def _private_key(place: SiteFile) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_ssh_private_key(place.key.read_bytes(), None)
+    except OSError as error:
+        raise UserError(
+            f"The site's key {place.key} could not be read ({error.strerror}); `unseen flower key` makes one."
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{place.key} is not an ECDSA key in OpenSSH's format; `unseen flower key` makes one.")
+    return key
+
+
+def _trust(place: SiteFile) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=place.root_certificates)
+        if place.certificate is not None:
+            context.load_cert_chain(place.certificate)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"A certificate of this site could not be read: {error}.") from None
+    return context
+
+
+def _final(error: Exception) -> bool:
+    """Is it no use to ask again? Overload, a restart and a broken line pass; a refusal does not."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code < 500 and error.response.status_code != httpx.codes.TOO_MANY_REQUESTS
+    return "certificate verify failed" in str(error).lower()
+
+
+def _held(error: Exception) -> bool:
+    """Flower has one answer for a key that nobody registered and for one whose last process it holds for connected."""
+    precondition = httpx.codes.PRECONDITION_FAILED
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code == precondition
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, httpx.HTTPStatusError):
+        code = error.response.status_code
+        known = {
+            401: "its key or its clock is not accepted (401)",
+            403: "this is not allowed (403), or the run is over",
+            412: "its key is not registered, or another process holds it (412)",
+        }
+        return known.get(code, f"status {code}")
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

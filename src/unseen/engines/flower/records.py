@@ -128,6 +128,8 @@ class Hello:
     site: ClientId = ""
     classes: tuple[str, ...] = ()
     sentence: str = ""
+    images: int | None = None
+    version: str = ""
 
 
 def read_hello(content: RecordDict) -> Hello:
@@ -140,7 +142,10 @@ def read_hello(content: RecordDict) -> Hello:
     sound = 1 < len(names) <= MOST_CLASSES and all(isinstance(n, str) and 0 < len(n) <= LONGEST_NAME for n in names)
     if not sound:
         return Hello(sentence="its hello is not one: it needs the names of its site and of its classes.")
-    return Hello(str(site), tuple(map(str, names[1:])))
+    images, version = answer.get("images"), str(answer.get("version", ""))[:LONGEST_NAME]
+    return Hello(
+        str(site), tuple(map(str, names[1:])), images=images if isinstance(images, int) else None, version=version
+    )
 
 
 def read_arrays(content: RecordDict, name: str) -> Tensors:

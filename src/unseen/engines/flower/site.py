@@ -1,6 +1,6 @@
 """The ClientApp: carries orders out at one site, with the site's own folder and its own memory on its own disk.
 
-A real site is told by its node config who it is and where its images are; nothing the server sends names a path here:
+A real site is told by its own `site.toml` who it is and where its images are; nothing the server sends names a path here:
 
     site      the site's name
     folder    its images, CLASS/*.jpg or *.png below it
@@ -8,8 +8,8 @@ A real site is told by its node config who it is and where its images are; nothi
     device    cpu, cuda, ... (default: the run's)
     threads   CPU threads (default: 1, with which every engine gives the same bits)
     weights   a file with pretrained weights, where the run's are a file of the server
-    files     files that a method's fields may name, with commas between them (default: none)
     epsilon, delta, clip    local differential privacy: see `privacy`
+    fields    values of the method's fields that only this site can give, as files that it needs
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from unseen import __version__
 from unseen.core.errors import UserError
 from unseen.core.platform import prepare_process
 from unseen.core.tensors import prefixed
 from unseen.core.types import ClientId, Kind, Order, Reply
 from unseen.data.domains import index_site
 from unseen.data.split import make_sites
+from unseen.data.store import cache_folder
+from unseen.engines.flower.own_affairs import check_own_files, check_room, own_fields
 from unseen.engines.flower.privacy import LocalPrivacy, guarded
 from unseen.engines.flower.records import SENTENCE, read_order, reply_content
 from unseen.federation.audit import NAME as AUDIT
 from unseen.federation.audit import AuditLog, told
 from unseen.federation.client import ClientRunner
-from unseen.federation.client_state import ClientStates
-from unseen.method import Method, files_of
+from unseen.federation.client_state import VERSIONS, ClientStates
+from unseen.method import Method
 from unseen.nets.net import Net
 from unseen.registry import parse
 from unseen.runs.directory import directory_for
@@ -63,16 +66,14 @@ class SiteConfig:
     device: str | None = None
     threads: int = 1
     weights: str | None = None
-    files: frozenset[Path] = frozenset()
     privacy: LocalPrivacy | None = None
+    fields: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> SiteConfig:
         for key in ("site", "folder"):
             if not config.get(key):
-                raise UserError(
-                    f'The SuperNode has no "{key}"; start it with --node-config \'site="NAME" folder="FOLDER"\'.'
-                )
+                raise UserError(f'The site has no "{key}"; give it in site.toml.')
         home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
         return cls(
             site=str(config["site"]),
@@ -81,8 +82,8 @@ class SiteConfig:
             device=str(config["device"]) if config.get("device") else None,
             threads=int(config.get("threads") or 1),
             weights=str(config["weights"]) if config.get("weights") else None,
-            files=frozenset(_file(word) for word in str(config.get("files") or "").split(",") if word.strip()),
             privacy=LocalPrivacy.read(config),
+            fields=tuple((str(name), str(value)) for name, value in dict(config.get("fields") or {}).items()),
         )
 
 
@@ -92,7 +93,9 @@ def hello(message: Message, context: Context) -> Message:
     try:
         own = SiteConfig.read(context.node_config)
         index = index_site(own.folder, name=own.site)
-        answer = ConfigRecord({"site": own.site, "classes": list(index.classes)})
+        answer = ConfigRecord(
+            {"site": own.site, "classes": list(index.classes), "images": len(index), "version": __version__}
+        )
     except UserError as error:
         answer = ConfigRecord({SENTENCE: str(error)})
     return Message(RecordDict({"hello": answer}), reply_to=message)
@@ -122,6 +125,7 @@ def _answer(kind: Kind, message: Message, context: Context) -> Message:
         if real:
             own = SiteConfig.read(context.node_config)
             torch.set_num_threads(own.threads)
+            check_own_files(json.loads(str(config.get("own", "{}"))))
             runner, client, privacy = _site_runner(own, settings, classes), own.site, own.privacy
         else:
             torch.set_num_threads(1)
@@ -172,30 +176,19 @@ def _site_runner(own: SiteConfig, settings_json: str, classes_json: str) -> Clie
     settings = sent.with_changes({"device": own.device or sent.plan.device, "root": None})
     prepare_process(settings.plan.precision, settings.plan.device)  # the same kernels at every site
     classes = [str(c) for c in json.loads(classes_json)]
-    method = parse(settings.method, settings.fields)
-    check_files(method, own)
-    store = store_of(settings, index_site(own.folder, classes, own.site))
+    method = parse(settings.method, own_fields(settings, dict(own.fields)))
+    index = index_site(own.folder, classes, own.site)
+    check_room(cache_folder(), len(index) * 3 * settings.data.image_size**2, "decoded images")
+    store = store_of(settings, index)
     rows = np.arange(len(store.index), dtype=np.int64)
     data = settings.data
     (site,) = make_sites(store, {own.site: rows}, data.validation, settings.seed, data.in_domain_test)
     net = _net(settings, method, own, len(classes))
+    size = sum(value.nbytes for value in net.state_dict().values())
+    check_room(own.keep, (VERSIONS + 1) * size, "what the site keeps between rounds")
     # By the settings as the server sent them: the same experiment, whatever this site adds to it.
     states = ClientStates(own.keep / directory_for(sent, Path()).name)
     return ClientRunner(method, net, settings.plan, {own.site: site}.__getitem__, states, augmenter(settings))
-
-
-def _file(word: str) -> Path:
-    return Path(word.strip()).expanduser().resolve()
-
-
-def check_files(method: Method, own: SiteConfig) -> None:
-    """Before anything is opened: the server names no path here, and learns nothing of what lies on this disk."""
-    for field, name in files_of(method).items():
-        if _file(name) not in own.files:
-            raise UserError(
-                f'The run names a file in the field {field}, and this site has not allowed it: add files="PATH" to its '
-                f"node config, with the same path as in the run."
-            )
 
 
 def _net(settings: Settings, method: Method, own: SiteConfig, classes: int) -> Net:
@@ -207,6 +200,6 @@ def _net(settings: Settings, method: Method, own: SiteConfig, classes: int) -> N
     if settings.net.weights_are_a_file and own.weights is None:
         raise UserError(
             f'The run begins with a file of weights, and "{settings.method}" keeps some of them at each site: name the '
-            f"same file as weights in this site's node config."
+            f"same file as weights in this site's site.toml."
         )
     return build_net(settings.with_changes({"weights": own.weights or settings.net.weights}), method, classes)
