@@ -11,7 +11,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from unseen import __version__
+import unseen
 from unseen.core.errors import UserError
 from unseen.core.files import read_json, write_json
 from unseen.core.types import ImageSet
@@ -88,7 +88,7 @@ def _run(deployment: Deployment, grid: Grid, lines: Lines) -> None:
         lines.said(f"this run is finished: {directory.path}")
         return
     lines.file = directory.path / "log.txt"
-    lines.board = StatusBoard(directory.path, deployment.sites, __version__, time.monotonic)
+    lines.board = StatusBoard(directory.path, deployment.sites, unseen.__version__, time.monotonic)
     lines.board.now.method, lines.board.now.rounds = settings.method, settings.plan.rounds
     lines.said(f"run directory {directory.path}")
     engine = FlowerEngine(

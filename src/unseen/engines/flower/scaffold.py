@@ -70,7 +70,7 @@ def write_app(
     `bind` is the address that the proxy listens on (all of them without), `allow` the networks that may come in, and
     `images` the sites' folders where this machine knows them.
     """
-    from unseen import __version__
+    import unseen
 
     folder = folder.expanduser().resolve()
     if folder.exists() and any(folder.iterdir()):
@@ -96,7 +96,7 @@ def write_app(
         "package": PACKAGE,
         "home": f"{folder}/flower",
         "own_files": f'export {OWN_FILES}="{own_files}"  # methods of your own' if own_files else "",
-        "version": __version__,
+        "version": unseen.__version__,
     }
     written = [_write(folder / target, _filled(source, values)) for source, target in APP.items()]
     for site in deployment.sites:

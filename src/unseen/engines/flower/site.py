@@ -28,7 +28,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from unseen import __version__
+import unseen
 from unseen.core.errors import UserError
 from unseen.core.platform import prepare_process
 from unseen.core.tensors import prefixed
@@ -94,7 +94,7 @@ def hello(message: Message, context: Context) -> Message:
         own = SiteConfig.read(context.node_config)
         index = index_site(own.folder, name=own.site)
         answer = ConfigRecord(
-            {"site": own.site, "classes": list(index.classes), "images": len(index), "version": __version__}
+            {"site": own.site, "classes": list(index.classes), "images": len(index), "version": unseen.__version__}
         )
     except UserError as error:
         answer = ConfigRecord({SENTENCE: str(error)})
