@@ -16,6 +16,7 @@ import torch
 from tests.small_runs import assembled, run_local, settings
 from unseen.core.errors import UserError
 from unseen.core.files import read_json, read_tensors
+from unseen.federation.calibrate import SHAPES
 from unseen.federation.measure import measure
 from unseen.runs.directory import RunDirectory, directory_for, find_runs
 from unseen.runs.results import RunResult
@@ -124,7 +125,9 @@ def test_the_ledger_counts_every_tensor(unbroken: Path) -> None:
         row = rows["up", name]
         assert (row["shape"], row["bytes"], row["crossings"]) == (list(value.shape), value.nbytes, 3 * 4)
     assert ledger["trips"] == 3 * 4
-    total = sum(r["total"] for r in ledger["tensors"] if r["direction"] == "up")
+    up = [r for r in ledger["tensors"] if r["direction"] == "up"]
+    assert {r["name"] for r in up if r["kind"] == "calibration"} == set(SHAPES)  # once, after training
+    total = sum(r["total"] for r in up if r["kind"] != "calibration")
     assert read_json(unbroken / "result.json")["bytes_up"] == pytest.approx(total / 12)
 
 

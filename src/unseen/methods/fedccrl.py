@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.forms import Asked, Form, Forms, UpTo
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
 from unseen.method import Method, Range, Traits
 from unseen.nets.parts.contrast import supervised_contrast
@@ -58,6 +59,11 @@ class FedCCRL(Method):
         rows = torch.randperm(len(images), generator=work.rng)[: max(1, int(len(images) * self.fraction))]
         styles = [style_of(images.batch(part).x) for part in torch.split(rows, 64)]
         return {"colours": torch.cat([torch.stack(style, dim=1) for style in styles])}  # N x 2 x 3
+
+    def forms(self, asked: Asked) -> Forms:
+        told = max(1, int(asked.images * self.fraction))
+        least = torch.tensor([[-torch.inf], [0.0]])  # standard deviations are not negative
+        return Forms(survey={"colours": Form((UpTo(told), 2, 3), least=least)})
 
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]

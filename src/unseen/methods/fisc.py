@@ -22,11 +22,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.core.errors import UserError
+from unseen.core.forms import Asked, Form, Forms
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
 from unseen.method import Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.prototypes import first_neighbours, last_partition
-from unseen.nets.parts.style_transfer import EPSILON, resized, style_network, towards
+from unseen.nets.parts.style_transfer import ENCODER, EPSILON, resized, style_network, towards
 from unseen.nets.parts.styles import Style, restyle, style_of
 
 
@@ -92,6 +93,11 @@ class FISC(Method):
         parts = [images.batch(rows).x.to(work.device) for rows in torch.split(torch.arange(len(images)), 16)]
         styles = [style_of(self._maps(work, x), EPSILON) for x in parts]
         return {"style": common_style(Style(*(torch.cat(part).cpu() for part in zip(*styles, strict=True))))}
+
+    def forms(self, asked: Asked) -> Forms:
+        channels = ENCODER[-1] if self.encoder else asked.net.stage_channels[0]
+        least = torch.tensor([[-torch.inf], [0.0]])  # standard deviations are not negative
+        return Forms(survey={"style": Form((2, channels), least=least)})
 
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]

@@ -34,7 +34,8 @@ class Scaled(nn.Module):
         x = self.inner(x)
         if self.chosen.rows is None:
             return x
-        scale, shift = (part[self.chosen.rows].mean(1)[:, None] for part in (self.scale, self.shift))
+        per_image = (len(x), *(1 for _ in x.shape[1:-1]), -1)  # tokens in a row, or in rows and columns
+        scale, shift = (part[self.chosen.rows].mean(1).view(per_image) for part in (self.scale, self.shift))
         return x * scale + shift
 
 
