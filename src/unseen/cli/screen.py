@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from unseen.reports.tables import Grid
 
 __all__ = [
-    "Live", "Pace", "Plain", "budget", "chosen_by", "constant_apart", "duration", "errors", "in_terminal", "more_measures", "percent",
-    "print_grid", "print_json", "print_table", "results", "say", "screen", "tell", "tell_unreadable",
+    "Live", "Pace", "Plain", "budget", "chosen_by", "constant_apart", "duration", "errors", "in_terminal", "more_measures",
+    "percent", "print_grid", "print_json", "print_table", "results", "say", "screen", "tell", "tell_unreadable",
 ]  # fmt: skip
 
 Cell = str | Text
