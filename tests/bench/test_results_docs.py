@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.report.runs import invent
+from unseen.core.files import write_json
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "results.py"
 
@@ -42,3 +43,37 @@ def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monk
     page = "x\n<!-- results: method fedfd-a digits -->\nold\n<!-- end -->\n"
     assert "fedfd-a 60.6 ± 0.1 %, +10.0 to FedAvg (6 of 6 pairs)" in script.generated(page)
     assert not list((tmp_path / "records").rglob("*.safetensors"))
+
+
+def test_trust_is_told_by_method_with_means_over_its_runs(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    assert script.trust("digits") == script.familiarity("digits") == script.NOTHING
+
+    def where(coverage: float, error: float) -> dict[str, object]:
+        return {
+            "coverage": {"0.9": coverage},
+            "set_size": {"0.9": 1.5},
+            "error_before": error,
+            "error_after": error / 2,
+        }
+
+    def scores(value: float) -> dict[str, float]:
+        return {"largest logit": value, "energy": value - 0.1}
+
+    for place, (label, target, unseen) in enumerate(
+        [("fedfd-a", "ink", 0.7), ("fedavg", "ink", 0.8), ("fedavg", "street", 0.6)]
+    ):
+        record = {
+            "label": label, "target": target, "in_domain": where(0.91, 0.04), "unseen": where(unseen, 0.2),
+            "auroc": {"unseen": scores(unseen), "noise": scores(0.95), "letters": scores(0.9)},
+            "mistakes": scores(0.8) if place else {},
+        }  # fmt: skip
+        write_json(tmp_path / "trust" / "digits" / f"{place}.json", record)
+    lines = script.trust("digits").splitlines()
+    assert lines[2] == (
+        "| fedavg | ink, street | 91.0 % | 70.0 % | 1.50 | 1.50 | 4.0 % | 2.0 % | 20.0 % | 10.0 % | 70 % | 95 % | 90 % |"
+    )
+    assert lines[3].startswith("| fedfd-a | ink | 91.0 % | 70.0 % |") and "3 runs" in lines[5]
+    assert "| energy | 85.0 % | 80.0 % | 70.0 % |" in script.familiarity("digits")
