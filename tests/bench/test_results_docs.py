@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.report.runs import invent
+from unseen.core.files import write_json
 from unseen.experiments.choose import Candidate, Choice
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "results.py"
@@ -60,3 +61,37 @@ def test_regret_is_of_the_recommended_method(
     # The mean over three seeds of score + s/1000. fedsam was no candidate, so it is not the best in hindsight.
     assert "| ink | gperxan | 55.1 | fedfd-a | 60.1 | 50.1 | 5.0 | +5.0 |" in said
     assert "| mean | | | | | | 5.0 | +5.0 |" in said and "runs of 7 rounds and seeds 0" in said and "street" not in said
+
+
+def test_trust_is_told_by_method_with_means_over_its_runs(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    assert script.trust("digits") == script.familiarity("digits") == script.NOTHING
+
+    def where(coverage: float, error: float) -> dict[str, object]:
+        return {
+            "coverage": {"0.9": coverage},
+            "set_size": {"0.9": 1.5},
+            "error_before": error,
+            "error_after": error / 2,
+        }
+
+    def scores(value: float) -> dict[str, float]:
+        return {"largest logit": value, "energy": value - 0.1}
+
+    for place, (label, target, unseen) in enumerate(
+        [("fedfd-a", "ink", 0.7), ("fedavg", "ink", 0.8), ("fedavg", "street", 0.6)]
+    ):
+        record = {
+            "label": label, "target": target, "in_domain": where(0.91, 0.04), "unseen": where(unseen, 0.2),
+            "auroc": {"unseen": scores(unseen), "noise": scores(0.95), "letters": scores(0.9)},
+            "mistakes": scores(0.8) if place else {},
+        }  # fmt: skip
+        write_json(tmp_path / "trust" / "digits" / f"{place}.json", record)
+    lines = script.trust("digits").splitlines()
+    assert lines[2] == (
+        "| fedavg | ink, street | 91.0 % | 70.0 % | 1.50 | 1.50 | 4.0 % | 2.0 % | 20.0 % | 10.0 % | 70 % | 95 % | 90 % |"
+    )
+    assert lines[3].startswith("| fedfd-a | ink | 91.0 % | 70.0 % |") and "3 runs" in lines[5]
+    assert "| energy | 85.0 % | 80.0 % | 70.0 % |" in script.familiarity("digits")

@@ -177,10 +177,10 @@ def test_latex_is_booktabs_with_best_bold_and_second_underlined(bench: Path) -> 
     assert text.count(r"\begin") == text.count(r"\end") and r"accuracy (\%)" in text
 
 
-def test_cost(bench: Path) -> None:
+def test_cost_has_bytes_as_people_read_them(bench: Path) -> None:
     (group,) = collect(bench).groups
-    cells = {cell.text for row in cost_grid(group).rows for cell in row}
-    assert {"0.38 MB", "0.51 kB", "stablefdg *"} <= cells
+    cells = [cell.text for row in cost_grid(group).rows for cell in row]
+    assert "0.38 MB" in cells and "0.51 kB" in cells
 
 
 def test_all_forms_are_written(bench: Path) -> None:

@@ -128,6 +128,7 @@ def _one(run: RunDirectory) -> None:
         + ", ".join(clients[:12])
         + (" ..." if len(clients) > 12 else "")
         + f"; worst {percent(about.worst_client)}",
+        *filter(None, [_calibrated(run)]),
         f"the last round: unseen accuracy {percent(about.last_accuracy)}, in-domain "
         f"{percent(about.last_in_domain_accuracy)}",
         about.ledger,
@@ -141,6 +142,16 @@ def _one(run: RunDirectory) -> None:
     if (ledger := run.ledger()) is not None:
         _ledger(ledger)
     say(f"next: unseen predict {run.path} IMAGES --out predictions.csv")
+
+
+def _calibrated(run: RunDirectory) -> str:
+    """How the model was calibrated; "" for runs of earlier versions."""
+    if (found := run.calibration()) is None:
+        return ""
+    return (
+        f"calibrated by {found.images:,} validation images: temperature {found.temperature:.2f}, calibration error "
+        f"{percent(found.error_before)} before, {percent(found.error_after)} after"
+    )
 
 
 def _method(settings: Settings) -> str:

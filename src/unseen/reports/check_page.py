@@ -8,10 +8,12 @@ from pathlib import Path
 
 from unseen.core.files import atomic
 from unseen.core.metrics import BINS, CalibrationCurve
-from unseen.experiments.check import Checked, Share
+from unseen.experiments.check import Checked, Share, wilson
 from unseen.reports.figures import Frame, svg, text
 from unseen.reports.style import SCRIPT, STYLE
 
+LEFT = 'style="text-align:left;white-space:normal"'  # words, in tables of numbers
+DEEPEST = 60  # percent of the colour: numbers stay readable on it
 MEANING = {
     "accuracy": "right answers; the interval is Wilson's, 95 %",
     "macro F1": "mean over classes of precision and recall together",
@@ -69,9 +71,9 @@ def _page(found: Checked, classes: Sequence[str], about: str) -> Iterator[str]:
         yield f", {found.prediction_powered.unlabelled:,} without a label"
     yield f", {found.unreadable:,} files that could not be read.</p>" if found.unreadable else ".</p>"
     yield '<div class="wide"><table><thead><tr><th scope="col">measure</th><th scope="col">value</th>'
-    yield '<th scope="col">what it says</th></tr></thead><tbody>'
+    yield f'<th scope="col" {LEFT}>what it says</th></tr></thead><tbody>'
     for name, value, meaning in rows(found):
-        yield f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td><td>{text(meaning)}</td></tr>'
+        yield f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td><td {LEFT}>{text(meaning)}</td></tr>'
     yield "</tbody></table></div>"
     if found.coverage is not None and found.covers is not None and found.coverage.high < found.covers:
         yield "<p>The sets hold the class less often than they should: this site differs from those of training. "
@@ -79,7 +81,8 @@ def _page(found: Checked, classes: Sequence[str], about: str) -> Iterator[str]:
     yield "<h2>Are the probabilities right?</h2><div class=figures><figure>"
     yield reliability(found.curve)
     yield "<figcaption>Share right by the model's probability of its answer. On the diagonal they agree; below it the "
-    yield "model is too sure. A larger dot stands for more images.</figcaption></figure></div>"
+    yield "model is too sure. A larger dot stands for more images; the line through it is its 95 % interval."
+    yield "</figcaption></figure></div>"
     yield "<h2>What is taken for what?</h2>"
     yield _confusion(found.measured.confusion, classes)
     yield f"<footer>Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by unseen. metrics.json beside this page has the "
@@ -96,12 +99,12 @@ def reliability(curve: CalibrationCurve) -> str:
     )
     filled = [b for b in range(BINS) if curve.images[b]]
     points = [(curve.confidence[b] / curve.images[b], curve.right[b] / curve.images[b]) for b in filled]
-    parts.append(
-        f'<polyline class="line c0" points="{" ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in points)}"/>'
-    )
     most = max(curve.images)
     for b, (x, y) in zip(filled, points, strict=True):
         radius = 2 + 5 * (curve.images[b] / most) ** 0.5
+        likely = wilson(curve.right[b], curve.images[b])
+        ends = f'y1="{frame.y(likely.low):.1f}" y2="{frame.y(likely.high):.1f}"'
+        parts.append(f'<line class="line c0" x1="{frame.x(x):.1f}" x2="{frame.x(x):.1f}" {ends}/>')
         parts.append(f'<circle class="dot c0" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="{radius:.1f}"/>')
     return svg(parts, "calibration curve")
 
@@ -111,7 +114,7 @@ def _confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> st
     body = []
     for name, row in zip(classes, confusion, strict=True):
         total = max(1, sum(row))
-        cells = "".join(f'<td class="heat" style="--part:{100 * count / total:.0f}%">{count}</td>' for count in row)
+        cells = "".join(f'<td class="heat" style="--part:{DEEPEST * count / total:.0f}%">{count}</td>' for count in row)
         body.append(f'<tr><th scope="row">{text(name)}</th>{cells}</tr>')
     return (
         '<div class="wide"><table><caption>Rows: the true class. Columns: the answer. Counts of images; the colour is '
