@@ -84,7 +84,7 @@ class Exchange:
         for reply in self.engine.ask(orders):
             answered.add(reply.client)
             order = orders[reply.client]
-            known = {**self.server.enrolled, **self.enrolled}.get(reply.client)
+            known = self.server.enrolled.get(reply.client, self.enrolled.get(reply.client))
             try:
                 fault = faults(reply, order, self.expected, self.checks, known)
             except Exception as error:  # whatever a client sends, it costs its own reply and nobody else's
