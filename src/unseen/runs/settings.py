@@ -170,7 +170,7 @@ def _fits(hint: Any, value: object) -> bool:
     if origin is dict:
         return isinstance(value, dict) and all(_fits(arguments[1], item) for item in value.values())
     if is_dataclass(hint):
-        return isinstance(value, (dict, hint))
+        return isinstance(value, dict)
     return True  # words that stand for a choice are read by who knows the choices
 
 
