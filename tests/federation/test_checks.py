@@ -12,6 +12,7 @@ from tests.federation.test_server import SHARE, STATE, Hearing, Scripted, tellin
 from tests.tiny_federation import federation
 from tests.tiny_work import PLAN
 from unseen.core.errors import UserError
+from unseen.core.forms import Forms
 from unseen.core.types import Order, Reply, Server
 from unseen.federation.checks import Checks, faults, update_norm
 from unseen.federation.ledger import Ledger
@@ -104,6 +105,20 @@ def test_only_what_was_asked_for_is_taken() -> None:
     assert "brings a model" in faults(Reply("a", "survey", 1, 3, state=dict(STATE)), survey, {})
     assert "brings a model" in faults(Reply("a", "evaluate", 1, 3, state=dict(STATE)), score, {})
     assert "brings a report" in faults(Reply("a", "evaluate", 1, 3, report=dict(STATE)), score, {})
+
+
+def test_a_reply_that_cannot_even_be_checked_is_refused_and_its_names_are_not_kept() -> None:
+    many = {f"name {number}": torch.ones(2) for number in range(50)}
+    odd: dict[str, dict[str, object]] = {"a": {"metrics": {"loss": 10**400}}, "b": {"report": many}, "c": {}}
+    engine = Scripted("abc", lambda c, o: trained(c, o, **odd[c]))  # type: ignore[arg-type]
+    ledger = Ledger()
+    closed = Checks(lambda round, images: Forms())
+    (played,) = federate(Method(), SHARE, ONE, engine, Server(dict(STATE)), ledger, closed)
+    assert "OverflowError" in played.refused[0] and "not declared by the method" in played.refused[1]
+    assert set(played.metrics) == {"c"} and not any("name 1" in key for key in ledger.entries)
+    assert (
+        ledger.entries["up/refused/refused replies"].total == 2 * 16 + 2 * 8 + 400
+    )  # two models, two losses, the report
 
 
 def test_a_spoilt_merge_becomes_no_round_and_names_the_largest_updates() -> None:

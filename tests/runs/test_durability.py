@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.runs.test_crashes import wrong_types
 from tests.small_runs import run_local, settings
 from unseen.core.errors import UserError
 from unseen.core.files import append_line, read_lines, read_tensors
@@ -108,6 +109,7 @@ DAMAGE = {
     "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "noise": lambda path: path.write_bytes(bytes(range(256)) * 4),
     "another type": lambda path: path.write_text(json.dumps([1, 2, 3])),
+    "other types inside": lambda path: wrong_types(path),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
 

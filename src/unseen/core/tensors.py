@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from unseen.core.errors import UserError
 from unseen.core.types import Tensors
 
 
@@ -23,6 +24,8 @@ def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     state = module.state_dict()
     with torch.no_grad():
         for key, value in tensors.items():
+            if key not in state or state[key].shape != value.shape:
+                raise UserError(f'The tensor "{key}" does not fit this net: it comes from a file of another run.')
             state[key].copy_(value)
 
 

@@ -90,8 +90,8 @@ def _check_room(deal: _Deal, about: str, clients: int, least: float, images: int
     """Before clients are counted out one by one: are there images for so many?"""
     if clients * least > images:
         raise UserError(
-            f'The partition "{deal.rule}" asks for more clients of {about} than its {images:,} images are enough for; '
-            f"ask for fewer."
+            f'The partition "{deal.rule}" asks for more clients of {about} than its {images:,} images are enough for, '
+            f"with at least {least:g} images each; ask for fewer."
         )
 
 

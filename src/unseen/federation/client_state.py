@@ -39,7 +39,10 @@ class ClientStates:
         versions = {r: path for r, path in self._versions(client).items() if r < round}
         if not versions:
             return {}, {}
-        tensors, _ = read_tensors(versions[max(versions)])
+        newest = versions[max(versions)]
+        tensors, _ = read_tensors(newest)
+        if not tensors or not all(name.startswith(("state/", "memory/")) for name in tensors):
+            raise UserError(f'{newest} is not what the client "{client}" kept; put it back, or begin the run again.')
         return unprefixed("state/", tensors), unprefixed("memory/", tensors)
 
     def save(self, client: ClientId, round: int, state: Tensors, memory: Tensors) -> None:

@@ -13,7 +13,7 @@ from unseen.core.words import megabytes
 from unseen.federation.calibrate import SENT
 
 Direction = Literal["up", "down"]
-Sort = Literal["model", "statistics", "metrics", "evaluation", "calibration"]
+Sort = Literal["model", "statistics", "metrics", "evaluation", "calibration", "refused"]
 METRIC_BYTES = 8  # a number travels as a float64
 NAMED = 5  # tensors that are named one by one in a sentence
 
@@ -56,6 +56,11 @@ class Ledger:
             + self._count("up", sort, reply.report)
             + self._count_metrics(reply.metrics)
         )
+
+    def refused(self, reply: Reply) -> int:
+        """A reply that was not taken: its bytes, under one name. What it calls its tensors is not written down."""
+        size = sum(value.nbytes for value in (*reply.state.values(), *reply.report.values()))
+        return self._add("up", "refused", "refused replies", [], "", size + METRIC_BYTES * len(reply.metrics))
 
     def _count(self, direction: Direction, sort: Sort, tensors: Mapping[str, Tensor]) -> int:
         return sum(

@@ -85,10 +85,14 @@ class Exchange:
         answered: set[ClientId] = set()
         for reply in self.engine.ask(orders):
             answered.add(reply.client)
-            self.bytes_up[reply.client] = self.bytes_up.get(reply.client, 0) + self.ledger.received(reply)
             order = orders[reply.client]
-            known = {**self.server.enrolled, **self.enrolled}.get(reply.client)
-            fault = faults(reply, order, self.expected, self.checks, known)
+            known = self.server.enrolled.get(reply.client, self.enrolled.get(reply.client))
+            try:
+                fault = faults(reply, order, self.expected, self.checks, known)
+            except Exception as error:  # whatever a client sends, it costs its own reply and nobody else's
+                fault = f"checking it failed with {type(error).__name__}: {error}"
+            size = self.ledger.refused(reply) if fault else self.ledger.received(reply)
+            self.bytes_up[reply.client] = self.bytes_up.get(reply.client, 0) + size
             norm = update_norm(self.server, reply) if reply.kind == "train" and not fault else None
             self._note(reply, order, fault, norm)
             if fault:

@@ -41,6 +41,7 @@ KINDS = {
     "statistics": "statistics",
     "metrics": "numbers for the log",
     "evaluation": "the model, to measure it",
+    "refused": "replies that were refused",
 }
 UNFOLDED = 4  # methods whose pictures are open when the page is
 Insight = tuple[Mapping[str, Any], dict[str, Any]]

@@ -181,7 +181,11 @@ class RunDirectory:
 
     def rounds(self) -> list[RoundLine]:
         """The lines of results.jsonl, one per round: the last one wins where a crash made two."""
-        lines = [RoundLine.from_json(line) for line in read_lines(self.path / "results.jsonl") if "round" in line]
+        path = self.path / "results.jsonl"
+        try:
+            lines = [RoundLine.from_json(line) for line in read_lines(path) if "round" in line]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} has a line that is not of unseen ({error}); delete that line.") from None
         return sorted({line.round: line for line in lines}.values(), key=lambda line: line.round)
 
     def append(self, line: RoundLine) -> None:
@@ -189,8 +193,12 @@ class RunDirectory:
 
     def evaluations(self) -> dict[str, EvaluationLine]:
         """What `unseen evaluate` found, by rule: the last of each."""
-        lines = [line for line in read_lines(self.path / "evaluations.jsonl") if "rule" in line]
-        return {line["rule"]: EvaluationLine.from_json(line) for line in lines}
+        path = self.path / "evaluations.jsonl"
+        lines = [line for line in read_lines(path) if "rule" in line]
+        try:
+            return {line["rule"]: EvaluationLine.from_json(line) for line in lines}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} has a line that is not of unseen ({error}); delete that line.") from None
 
     def append_evaluation(self, line: EvaluationLine) -> None:
         append_line(self.path / "evaluations.jsonl", line.to_json())

@@ -14,7 +14,7 @@ from typing import Any
 from unseen.core.errors import UserError
 from unseen.core.metrics import Measured
 from unseen.core.words import PEEKS
-from unseen.runs.settings import Settings, tree_of
+from unseen.runs.settings import Settings, check_types, tree_of
 
 VERSION = 2
 PEEKING = f"oracle: {PEEKS}"  # stands beside every number that was chosen by looking at the unseen domain
@@ -68,6 +68,7 @@ class RoundLine:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RoundLine:
+        check_types(cls, value)
         known = {f.name for f in fields(cls)} - {"validation", "unseen"}
         return cls(
             **{name: value[name] for name in known if name in value},
@@ -155,6 +156,7 @@ class RunResult:
     def from_json(cls, value: Mapping[str, Any]) -> RunResult:
         if value.get("version", 1) > VERSION:
             raise UserError("This result is of a newer unseen; install that one to read it.")
+        check_types(cls, value)
         known = {f.name for f in fields(cls)} - {"validation_last", "measured"}
         return cls(
             **{name: value[name] for name in known if name in value},

@@ -16,7 +16,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unseen.core.errors import UserError
 from unseen.core.options import changed, option, options_of, read_changes, value_of
@@ -154,9 +155,32 @@ class Settings:
         return tree_of(cls, value if version == VERSION else _from_flat(value))
 
 
+def check_types(kind: type, value: Mapping[str, Any]) -> None:
+    """JSON that has the right names and means nothing is an error here, and not where it is first counted with."""
+    for name, hint in get_type_hints(kind).items():
+        if name in value and not _fits(hint, value[name]):
+            raise ValueError(f"{name} is {str(value[name])[:40]!r}")
+
+
+def _fits(hint: Any, value: object) -> bool:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(kind, value) for kind in arguments)
+    if hint in (int, float):
+        return isinstance(value, int if hint is int else (int, float)) and not isinstance(value, bool)
+    if hint in (str, bool, type(None)):
+        return isinstance(value, hint)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(arguments[1], item) for item in value.values())
+    if is_dataclass(hint):
+        return isinstance(value, dict)
+    return True  # words that stand for a choice are read by who knows the choices
+
+
 def tree_of(kind: type[T], value: Mapping[str, Any]) -> T:
     """A dataclass and those inside it from nested JSON; what is not there has its default."""
     hints = get_type_hints(kind)
+    check_types(kind, value)
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     return kind(
         **{
