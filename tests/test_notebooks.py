@@ -53,6 +53,6 @@ def test_the_researchers_notebook() -> None:
 
 def test_the_engineers_notebook() -> None:
     scope, shown = run_notebook("engineer")
-    assert len(scope["bench"].rows()) == 6 and scope["model"].record.target == "none"
+    assert len(scope["bench"].rows()) == 3 and scope["model"].record.target == "none"
     assert "each client sent" in scope["model"].record.ledger
     assert len(scope["found"]) == 24 and {label for _, label, _ in shown[-1]} <= {"bright", "dark"}
