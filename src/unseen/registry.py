@@ -48,7 +48,8 @@ def own_files() -> dict[str, Path]:
             path = Path(inspect.getsourcefile(kind) or "")
         except (OSError, TypeError):
             continue
-        if path.is_file():
+        # A class of a prompt may name the program that runs the prompt: the file must be the one that defines it.
+        if path.is_file() and name in unseen.methods.names_in(path):
             found[name] = path
     return found
 

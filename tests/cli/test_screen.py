@@ -139,6 +139,22 @@ def test_a_table_never_loses_a_cell(on_screen: None, capsys: pytest.CaptureFixtu
     assert all(text.count(cell) >= 1 for row in rows for cell in row) and text.count("r1c0") > 1
 
 
+@pytest.mark.parametrize("width", range(30, 90, 3))
+def test_cells_and_headings_stay_whole_at_any_width(
+    width: int, on_screen: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = ["name", "a", "95 % interval", "Δ to FedAvg", "wins", "p (Holm)"]
+    rows = [
+        ["fedavg", "1", "50.35 to 50.85", "-", "6/0/6", "0.094"],
+        ["x", "22.22", "too few seeds", "+5.00", "-", "-"],
+    ]
+    print_table(columns, rows, right=columns[1:])
+    text = MARKUP.sub("", capsys.readouterr().out)
+    assert all(cell in text for row in [columns, *rows] for cell in row)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+
+
 def test_what_is_constant_is_set_apart() -> None:
     columns, rows, same = constant_apart(["a", "b"], [["1", "x"], ["2", "x"]])
     assert (columns, rows, dict(same)) == (["a"], [["1"], ["2"]], {"b": "x"})

@@ -147,14 +147,15 @@ def bench(
 
 def _print_tables(planned: BenchPlan, folder: Path, baseline: str | None) -> None:
     from unseen.experiments.collect import collect, condition_of
-    from unseen.reports.tables import accuracy_grid, measures_grid, statistics_grid, write_tables
+    from unseen.reports.tables import accuracy_grid, is_measured, measures_grid, statistics_grid, write_tables
 
     collection = collect(folder)
     condition = condition_of(planned.runs[0].settings)
     for group in collection.groups:
         if group.condition == condition:
             print_grid(accuracy_grid(group))
-            print_grid(measures_grid(group))
+            if is_measured(group):
+                print_grid(measures_grid(group))
             if len(group.rows) > 1:
                 print_grid(statistics_grid(group, baseline))
     write_tables(collection, folder / "tables", baseline)

@@ -31,8 +31,8 @@ __all__ = [
 ]  # fmt: skip
 
 Cell = str | Text
-GAP = 2  # between two columns
-LEAST = 16  # a folded column has at least this many letters
+GAP = 2  # between two columns: one of padding, and rich's divider, which is a space here
+LEAST, FIRST_LEAST = 16, 24  # a folded column has at least this many letters, the first one these
 PIPE = 200  # letters in a line where there is no terminal
 
 
@@ -88,7 +88,7 @@ def print_table(
     if title:
         console.print(title, style="italic", markup=False, highlight=False)
     for part in _parts(columns, rows, folded, console.width):
-        view = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0), show_edge=False)
+        view = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
         for c in part:
             name = columns[c]
             view.add_column(
@@ -109,7 +109,8 @@ def _parts(
 
     def natural(c: int) -> int:
         longest = max([cell_len(columns[c]), *(cell_len(str(row[c])) for row in rows)])
-        return min(longest, LEAST) if columns[c] in folded else longest
+        least = LEAST if c else FIRST_LEAST
+        return min(longest, least) if columns[c] in folded else longest
 
     widths = [natural(c) + GAP for c in range(len(columns))]
     parts: list[list[int]] = [[0]]
@@ -128,7 +129,7 @@ STYLES = {1: "bold", 2: "underline"}
 
 def print_grid(grid: Grid) -> None:
     rows = [[Text(cell.text, style=STYLES.get(cell.place, "")) for cell in row] for row in grid.rows]
-    print_table(grid.columns, rows, title=grid.title, notes=grid.notes, right=grid.columns[1:])
+    print_table(grid.columns, rows, title=grid.title, notes=grid.notes, right=grid.columns[1:], folded=grid.columns[:1])
 
 
 def constant_apart(

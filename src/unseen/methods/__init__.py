@@ -78,6 +78,14 @@ def check_names(text: str) -> None:
             )
 
 
+def names_in(path: Path) -> set[str]:
+    """The methods that a file defines, read without running it; none if it cannot be read."""
+    try:
+        return {card.name for card in _cards_in(path)}
+    except UserError:
+        return set()
+
+
 @cache
 def _cards_in(path: Path) -> tuple[Card, ...]:
     if not path.is_file():

@@ -29,6 +29,7 @@ from unseen.reports.tables import (
     accuracy_grid,
     cost_grid,
     inference_grid,
+    is_measured,
     measures_grid,
     paper_grids,
     statistics_grid,
@@ -86,7 +87,7 @@ def _group(group: Group, number: int, baseline: str | None, target: str | None) 
         ("leaderboard", "Leaderboard", "".join(_leaderboard(group, baseline))),
         ("heat", "Methods by unseen domain", _heat(group)),
         ("curves", "Over the rounds", _curves(group, shades)),
-        ("measures", "More measures", table(more) if (more := measures_grid(group)) and _measured(group) else ""),
+        ("measures", "More measures", table(more) if (more := measures_grid(group)) and is_measured(group) else ""),
         ("classes", "By class", by_class(group, target or group.hardest())),
         ("rules", "Other statistics at test time", table(ruled) if (ruled := inference_grid(group)) else ""),
         ("cost", "Accuracy against cost", _cost(group, shades)),
@@ -112,11 +113,6 @@ def _group(group: Group, number: int, baseline: str | None, target: str | None) 
 def _summary(group: Group, baseline: str | None) -> str:
     said = findings(group, baseline)
     return f'<ul class="summary">{"".join(f"<li>{text(one)}</li>" for one in said)}</ul>' if said else ""
-
-
-def _measured(group: Group) -> bool:
-    """Do the records have more than accuracies? Those of earlier versions do not."""
-    return any(result.measured is not None for row in group.rows for result in row.results.values())
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

@@ -196,6 +196,11 @@ MEASURES = {
 }
 
 
+def is_measured(group: Group) -> bool:
+    """Do the records have more than accuracies? Those of earlier versions do not."""
+    return any(result.measured is not None for row in group.rows for result in row.results.values())
+
+
 def measures_grid(group: Group) -> Grid:
     """What a domain needs beside accuracy: means over the unseen domains, and the worst target and client."""
     columns = ["Method", *MEASURES, "Worst target", "Worst client"]
