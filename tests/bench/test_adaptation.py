@@ -177,6 +177,9 @@ def test_affine_values_stay_outside_of_the_net() -> None:
 
 
 def test_what_a_rule_needs_is_said() -> None:
+    for rule, field in (("t3a", "keep"), ("lame", "neighbours"), ("tent", "batch")):
+        with pytest.raises(UserError, match="1 or more"):
+            inference_of(rule, {field: 0})
     assert {rule.name for rule in read_rules("all")} >= set(ADAPTING)
     for method, rule in (("fedfd-a", "tent"), ("gperxan", "sar"), ("gperxan", "tsmobn")):
         with pytest.raises(UserError, match=f'"{method}"'):

@@ -21,7 +21,8 @@ COMPOSED = [
     "rsc+ga",
 ]
 # FedOMG goes up to 1.2 times as far as the mean in the first rounds, and the averaged running statistics do not fit it yet.
-ROUNDS = {"fedomg": 6}
+# FedSpeed sends twice its first moves, which those statistics do not fit either.
+ROUNDS = {"fedomg": 6, "fedspeed": 5}
 
 
 @pytest.mark.parametrize("name", METHODS + COMPOSED)

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 
 from tests.methods.test_fedccrl import numpy_contrast
 from tests.methods.test_fediir import softmax
-from tests.tiny_work import batch, make_work
+from tests.tiny_work import batch, make_work, tiny_net
+from unseen.core.errors import UserError
 from unseen.core.tensors import snapshot
 from unseen.methods.mcsad import MCSAD
 from unseen.nets.parts.styles import style_of
@@ -47,6 +48,12 @@ def test_styles_go_up_the_gradient_of_all_heads() -> None:
     assert float(found.mean[1, 2]) == pytest.approx(float(mean[1, 2]) + 0.5 * slopes[0], abs=1e-4)
     spread = float(normed[1, 2].std(correction=0))  # a little below 1, by epsilon
     assert float(found.std[1, 2]) == pytest.approx(abs(float(std[1, 2]) + 0.5 * slopes[1]) * spread, abs=1e-4)
+
+
+def test_stages_that_are_not_there() -> None:
+    for wrong in (0, 5):
+        with pytest.raises(UserError, match="1 to 4"):
+            tiny_net(MCSAD(stages=wrong))
 
 
 def test_loss_by_hand() -> None:

@@ -214,6 +214,11 @@ class T3A(Batched):
     statistics: ClassVar[bool] = False
     keep: int = 20  # M, the surest features of a class that count; -1 for all
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep < 1 and self.keep != -1:
+            raise UserError(f"t3a: keep is {self.keep}; give 1 or more, or -1 for all.")
+
     def adapter(self, method: Method, net: Net) -> adaptation.Adapter:
         return adaptation.T3A(method, net, self.keep)
 
@@ -226,6 +231,11 @@ class LAME(Batched):
     statistics: ClassVar[bool] = False
     affinity: Literal["knn", "rbf"] = "knn"  # like are the nearest ones, or all by a Gaussian of their distance
     neighbours: int = 5  # k, the nearest ones; or the one whose distance is the Gaussian's width
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.neighbours < 1:
+            raise UserError(f"lame: neighbours is {self.neighbours}; give 1 or more.")
 
     def adapter(self, method: Method, net: Net) -> adaptation.Adapter:
         return adaptation.LAME(method, self.affinity, self.neighbours)

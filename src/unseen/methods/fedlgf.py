@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from unseen.core.errors import UserError
 from unseen.core.tensors import unprefixed
 from unseen.core.types import Batch, Tensors, Work
 from unseen.method import Method, Range
@@ -28,7 +29,7 @@ from unseen.nets.parts.frozen import frozen_features
 
 
 def rows_of_one(move: Tensor) -> Tensor:
-    return move / (move.norm(dim=1, keepdim=True) + 1e-8)
+    return move / (move.square().sum(1, keepdim=True).sqrt() + 1e-8)
 
 
 def apart(answers: Tensor, target: Tensor) -> Tensor:
@@ -67,6 +68,8 @@ class FedLGF(Method):
             return cast(Tensor, functional_call(net.head, {**weights, **worst}, (features,)))
 
     def prepare(self, work: Work) -> None:
+        if self.far > 0 and unprefixed("head.", work.received).keys() < work.net.head.state_dict().keys():
+            raise UserError("FedLGF reads the server's head: leave out the part that keeps the head on the clients.")
         work.scratch["received"] = {key: value.to(work.device) for key, value in work.received.items()}
 
     def penalty(self, work: Work, batch: Batch, features: Tensor) -> Tensor:

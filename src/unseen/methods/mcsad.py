@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.errors import UserError
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Batch, ClientId, Reply, Server, Tensors, Work
 from unseen.method import Method, Range, Traits
@@ -59,6 +60,11 @@ class MCSAD(Method):
     relation: float = 1.0  # weight of the agreement with all heads; ours, as above
     tau: float = 2.0  # temperature of the agreement; ours, as above
     temperature: float = 0.07  # of the contrast: SupCon's usual one
+
+    def build(self, net: Net) -> Net:
+        if not 1 <= self.stages <= net.stages:
+            raise UserError(f"mcsad: stages is {self.stages}; {net.backbone_name} has 1 to {net.stages}.")
+        return net
 
     def brief(
         self, server: Server, surveys: Mapping[ClientId, Tensors], chosen: Sequence[ClientId]

@@ -35,7 +35,7 @@ def logits_under(net: Net, state: Mapping[str, Tensor], features: Tensor) -> Ten
 
 def head_slopes(net: Net, features: Tensor, labels: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensors:
     """The gradient of the cross-entropy by the head's tensors, or by those given in their place. It can be part of a loss."""
-    tensors = dict(net.head.named_parameters())
+    tensors: Tensors = dict(net.head.named_parameters())
     if weights is not None:
         tensors = {key: weights[key].detach().to(features.device).requires_grad_() for key in tensors}
     risk = cross_entropy(functional_call(net.head, tensors, (features,)), labels)

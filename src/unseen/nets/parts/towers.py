@@ -30,14 +30,16 @@ def share_trained(net: Net) -> Share:
     return net.share_all().private(still)
 
 
-class Attention(nn.Sequential):
+class Attention(nn.Module):
     """FedCLIP's adapter: each feature times its share in a softmax of two layers."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(nn.Linear(size, size), nn.Tanh(), nn.Linear(size, size), nn.Softmax(dim=1))
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(size, size), nn.Tanh(), nn.Linear(size, size), nn.Softmax(dim=1))
 
     def forward(self, features: Tensor) -> Tensor:
-        return features * super().forward(features)
+        shares: Tensor = self.layers(features)
+        return features * shares
 
 
 class OnSphere(nn.Module):
