@@ -48,7 +48,8 @@ def test_in_words(run: Path) -> None:
     done = CliRunner().invoke(app, ["flower", "status", str(run)])
     assert done.exit_code == 0, done.output
     for words in (
-        "fedbn: round 2 of 20, loss 0.7100, validation 50.00 %, 9.00 MB up and 18.00 MB down in the last round",
+        "fedbn: round 2 of 20",
+        "loss 0.7100, validation 50.00 %, 9.00 MB up and 18.00 MB down in the last round",
         "waiting for bergen",
         "2 min ago",
         "the coordinator has 0.2.0",

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node
@@ -47,8 +47,6 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectPushError,
     pull_and_inflate_object_from_tree,
     push_objects,
 )
@@ -164,18 +162,17 @@ class SiteNode:
             try:
                 answer = self._client.PullMessages(PullMessagesRequest(node=self._node))
                 if answer.messages_list:
-                    self._carry_out(message_from_proto(answer.messages_list[0]), answer.message_object_trees[0])
+                    self._carry_out(answer.messages_list[0].metadata.run_id, answer.message_object_trees[0])
                     last, say = time.monotonic(), 0.0
                     continue
-            except (httpx.HTTPError, ObjectPullError, ObjectPushError) as error:
+            except Exception as error:  # whatever is wrong with one order, the next may be right
                 if time.monotonic() >= say:
                     self._said(f"given up: {_why(error)}; going on")
                     say = time.monotonic() + REMIND
             time.sleep(min(max(SOON, PART * (time.monotonic() - last)), LATE))
 
-    def _carry_out(self, outline: Message, tree: Any) -> None:
+    def _carry_out(self, run: int, tree: Any) -> None:
         """One message of a run: what Flower's worker does, without the bundle."""
-        run = outline.metadata.run_id
         message = pull_and_inflate_object_from_tree(
             tree,
             make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),

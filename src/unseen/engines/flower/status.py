@@ -123,14 +123,14 @@ COLUMNS = ("site", "", "last reply", "images", "version", "")
 
 def headlines(status: Status) -> list[str]:
     """Where the run is, in a few lines."""
-    words = [f"{status.method}: round {status.round} of {status.rounds}"]
+    words = []
     if status.loss is not None:
         words.append(f"loss {status.loss:.4f}")
     if status.validation is not None:
         words.append(f"validation {100 * status.validation:.2f} %")
     if status.round:
         words.append(f"{megabytes(status.bytes_up)} up and {megabytes(status.bytes_down)} down in the last round")
-    lines = [", ".join(words)]
+    lines = [f"{status.method}: round {status.round} of {status.rounds}", *([", ".join(words)] if words else [])]
     if status.failed:
         lines.append(f"the run ended without a result: {status.failed}")
     elif status.finished:

@@ -21,9 +21,9 @@ h1 { font-size: 1.25rem; margin-bottom: .25rem; }
 .bar div { height: 100%; background: #2a7; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; }
 th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid #8884; }
-th { font-weight: 600; }
-.alive { color: #184; } .absent { color: #b40; font-weight: 600; }
-@media (prefers-color-scheme: dark) { .alive { color: #6d9; } .absent { color: #fa6; } }
+th { font-weight: 600; white-space: nowrap; }
+td:nth-child(2) { color: #184; } .absent td:nth-child(2) { color: #b40; font-weight: 600; }
+@media (prefers-color-scheme: dark) { td:nth-child(2) { color: #6d9; } .absent td:nth-child(2) { color: #fa6; } }
 small { color: #777; }
 """
 
@@ -35,7 +35,9 @@ def page(folder: Path) -> str:
         first, *more = headlines(status)
         done = 100 * status.round / status.rounds if status.rounds else 0
         rows = "".join(
-            "<tr>" + "".join(f'<td class="{escape(cell)}">{escape(cell)}</td>' for cell in row) + "</tr>"
+            f'<tr class="{"absent" if "absent" in row else ""}">'
+            + "".join(f"<td>{escape(c)}</td>" for c in row)
+            + "</tr>"
             for row in site_rows(status)
         )
         head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
