@@ -149,7 +149,6 @@ def test_fewer_than_the_minimum_are_waited_for(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_status_says_who_is_there(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text("{}")
     board = StatusBoard(tmp_path / "run", ["east", "north", "west"], "2", clock=lambda: 0.0)
     said: list[str] = []
     engine([Node(1, "east", "east"), Node(2, "north", "moon")], said, 1, 0.0, board).gather()

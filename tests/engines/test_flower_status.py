@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -22,7 +24,6 @@ def run(tmp_path: Path) -> Path:
     """A run in its third round that waits for one of three sites."""
     folder = tmp_path / "app" / "runs" / "one"
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
     board = StatusBoard(folder, ["aachen", "bergen", "cadiz"], "0.2.0", clock=lambda: 0.0)
     board.now.method, board.now.rounds = "fedbn", 20
     board.now.sites["aachen"] = SiteStatus(True, time.time() - 3, 812, "0.2.0")
@@ -74,6 +75,16 @@ def test_a_server_that_is_gone_and_a_run_that_failed_are_said() -> None:
     assert site_rows(silent)[0][1] == "-"  # nobody knows
     failed = Status(method="fedavg", written=0.0, failed="Round 1 has 0 good updates.")
     assert headlines(failed)[1] == "the run ended without a result: Round 1 has 0 good updates."
+
+
+def test_it_answers_without_torch(run: Path) -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from unseen.cli import app;"
+        f"done = CliRunner().invoke(app, ['flower', 'status', {str(run)!r}]);"
+        "print(done.exit_code, 'torch' in sys.modules, 'flwr' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "0 False False", done.stderr
 
 
 def test_nothing_has_begun(tmp_path: Path) -> None:

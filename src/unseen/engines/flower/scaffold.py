@@ -191,7 +191,7 @@ def write_keys(app: Path, sites: Sequence[str], hosts: Sequence[str] = ("localho
             return x509.DNSName(host)
 
     def secret(key: ec.EllipticCurvePrivateKey) -> bytes:
-        return key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        return bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
 
     root = certificate("", authority, "authority")
     made: dict[Path, tuple[bytes, int]] = {

@@ -1,10 +1,11 @@
 """`status.json` in a run's directory: who is there, who is waited for, how far it is. The server writes it, anyone reads.
 
-The only file that spells its keys. No Flower here: `unseen flower status` reads it on any machine.
+The only file that spells its keys. No Flower and no torch here: `unseen flower status` answers at once, on any machine.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -13,9 +14,7 @@ from typing import Any
 
 from unseen.core.errors import UserError
 from unseen.core.files import read_json, write_json
-from unseen.core.types import ClientId
 from unseen.core.words import megabytes
-from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.results import RoundLine
 from unseen.runs.settings import tree_of
 
@@ -46,8 +45,8 @@ class Status:
     validation: float | None = None
     bytes_up: int = 0  # of all sites, in the last round
     bytes_down: int = 0
-    waiting: list[ClientId] = field(default_factory=list)
-    sites: dict[ClientId, SiteStatus] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
+    sites: dict[str, SiteStatus] = field(default_factory=dict)
     version: str = ""  # the server's
     said: str = ""  # its last sentence
     finished: bool = False
@@ -65,7 +64,7 @@ class Status:
 class StatusBoard:
     """Keeps a run's status, and its file."""
 
-    def __init__(self, directory: Path, sites: Iterable[ClientId], version: str, clock: Callable[[], float]) -> None:
+    def __init__(self, directory: Path, sites: Iterable[str], version: str, clock: Callable[[], float]) -> None:
         self.now = Status(sites={site: SiteStatus() for site in sites}, version=version, directory=str(directory))
         self._path, self._clock, self._next, self._changed = directory / FILE, clock, 0.0, True
 
@@ -86,7 +85,7 @@ class StatusBoard:
         write_json(self._path, asdict(self.now))
         self._changed = False
 
-    def replied(self, site: ClientId) -> None:
+    def replied(self, site: str) -> None:
         self.now.sites[site].replied = time.time()
         self.now.sites[site].alive = True
         self.now.waiting = [other for other in self.now.waiting if other != site]
@@ -103,7 +102,9 @@ class StatusBoard:
 
 def read_status(folder: Path) -> Status:
     """The newest status at or below a folder: an app's, its runs', or a run's own."""
-    found = [run.path / FILE for run in find_runs(folder) if (run.path / FILE).exists()]
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}.")
+    found = [Path(root) / FILE for root, _, files in os.walk(folder) if FILE in files]
     if not found:
         raise UserError(f"No deployed run has begun in {folder}; `flwr run` begins one.")
     newest = max(found, key=lambda path: path.stat().st_mtime)
@@ -113,7 +114,6 @@ def read_status(folder: Path) -> Status:
         status.sites = {name: tree_of(SiteStatus, one) for name, one in value["sites"].items()}
     except (KeyError, TypeError, AttributeError):
         raise UserError(f"{newest} is not a status of unseen.") from None
-    status.finished = status.finished or RunDirectory(newest.parent).finished
     return status
 
 
@@ -147,7 +147,7 @@ def headlines(status: Status) -> list[str]:
 def site_rows(status: Status) -> list[tuple[str, ...]]:
     """One row per site, under COLUMNS."""
     over = bool(status.finished or status.failed or status.silent)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, site in status.sites.items():
         state = "-" if over else "alive" if site.alive else "absent"
         remark = f"refused: {site.refused}" if site.refused else ""

@@ -95,8 +95,6 @@ def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
 
 def serve_page(folder: Path, port: int, said: Callable[[str], None]) -> None:
     """Until Ctrl-C."""
-    if not folder.is_dir():
-        raise UserError(f"There is no folder {folder}.")
     with server(folder, port) as listening:
         said(f"http://127.0.0.1:{listening.server_port}/")
         listening.serve_forever()
