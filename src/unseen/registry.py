@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -101,17 +100,6 @@ def read_own_file(path: Path) -> None:
         if kind.name in _built_in():
             raise UserError(f'"{path}" calls a method "{kind.name}", as one of unseen is called; give it another name.')
         register(kind)
-
-
-def own_digests(text: str) -> dict[str, str]:
-    """The methods of `"fedbn+mine"` that are of own files, each with a digest of its file."""
-    known = registered()
-    files = {name: sys.modules[known[name].__module__].__file__ for name in text.split("+") if name in _own}
-    return {
-        name: hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
-        for name, path in files.items()
-        if path
-    }
 
 
 def parse(text: str, settings: Mapping[str, str | object] | None = None) -> Method:

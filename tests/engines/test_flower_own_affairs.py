@@ -18,10 +18,9 @@ from tests.engines.sites import CLASSES, small
 from unseen.core.errors import UserError
 from unseen.core.types import Order
 from unseen.engines.flower import own_affairs, site
-from unseen.engines.flower.own_affairs import check_own_files, check_room, own_fields
+from unseen.engines.flower.own_affairs import check_own_files, check_room, own_digests, own_fields
 from unseen.engines.flower.records import ArrayPacker, order_content
 from unseen.methods import OWN_FILES
-from unseen.registry import own_digests
 
 METHOD = '''
 from dataclasses import dataclass

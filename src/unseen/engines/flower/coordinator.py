@@ -19,8 +19,9 @@ from unseen.core.words import plain
 from unseen.data.domains import index_site
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.grid import FlowerEngine
+from unseen.engines.flower.own_affairs import own_digests
 from unseen.engines.flower.status import StatusBoard
-from unseen.registry import own_digests, parse
+from unseen.registry import parse
 from unseen.runs.directory import RunDirectory
 from unseen.runs.images import store_of
 from unseen.runs.progress import Watcher

@@ -11,7 +11,8 @@ from typing import Any
 
 from unseen.core.errors import UserError
 from unseen.core.words import megabytes
-from unseen.registry import own_digests, registered
+from unseen.registry import own_files, registered
+from unseen.runs.own_methods import digest_of
 from unseen.runs.settings import Settings
 
 SPARE = 1 << 30  # bytes of its disk that a run must leave free
@@ -57,10 +58,16 @@ def check_room(folder: Path, bytes: int, what: str) -> None:
         )
 
 
+def own_digests(method: str) -> dict[str, str]:
+    """The parts of `"fedbn+mine"` that are of own files, each with a digest of its file."""
+    names, known = method.split("+"), registered()
+    return {name: digest_of(path)[:16] for name, path in own_files().items() if name in names and name in known}
+
+
 def check_own_files(wanted: Mapping[str, str]) -> None:
     """A method of the coordinator's own file must be in the same file here: no code travels, only its digest."""
     for name, digest in wanted.items():
-        here = own_digests(name).get(name) if name in registered() else None
+        here = own_digests(name).get(name)
         if here is None:
             raise UserError(
                 f'This site does not have the coordinator\'s own method "{name}"; get its file, read it, and start the '

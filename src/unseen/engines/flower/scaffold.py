@@ -16,7 +16,7 @@ from unseen.core.errors import UserError
 from unseen.core.files import atomic
 from unseen.engines.flower.config import Deployment, toml_lines
 from unseen.engines.flower.site_file import NAME as SITE_FILE
-from unseen.methods import OWN_FILES
+from unseen.methods import OWN_FILES, listed_files
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -76,7 +76,7 @@ def write_app(
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"The folder {folder} is not empty; give a new one.")
     together = max(FEWEST, len(deployment.sites))
-    own_files = os.environ.get(OWN_FILES, "")
+    own_files = os.pathsep.join(map(str, listed_files()))
     values = {
         "config": "\n".join(toml_lines(deployment.to_config())),
         "folder": str(folder),
