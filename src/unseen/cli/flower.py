@@ -1,9 +1,8 @@
-"""`unseen flower`: a Flower app for real sites, its keys, and the process that works beside a SuperNode."""
+"""`unseen flower`: deployments with Flower: their files and keys, a site's process, a trial on one machine, the status."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import time
 import tomllib
 from dataclasses import asdict
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from unseen.cli.options import WHAT, with_settings
-from unseen.cli.screen import errors, results
+from unseen.cli.screen import errors, print_json, print_table, results
 from unseen.core.errors import UserError
 from unseen.core.plan import HOW
 
@@ -261,17 +259,11 @@ def status(
         return
     found = read_status(folder)
     if json_output:
-        typer.echo(json.dumps(asdict(found), indent=2))
+        print_json(asdict(found))
         return
-    screen = results()
     for line in headlines(found):
-        screen.print(line, markup=False, highlight=False, soft_wrap=True)
-    table = Table(box=None, pad_edge=False)
-    for column in COLUMNS:
-        table.add_column(column)
-    for row in site_rows(found):
-        table.add_row(*(Text(cell) for cell in row))
-    screen.print(table)
+        results().print(line, markup=False, highlight=False, soft_wrap=True)
+    print_table(COLUMNS, [[Text(cell) for cell in row] for row in site_rows(found)], folded=("remark",))
 
 
 def _need_flower() -> None:

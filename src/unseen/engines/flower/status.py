@@ -118,7 +118,7 @@ def read_status(folder: Path) -> Status:
 
 
 # --- in words, for a terminal and for the page -----------------------------------------------------------------------
-COLUMNS = ("site", "", "last reply", "images", "version", "")
+COLUMNS = ("site", "state", "last reply", "images", "version", "remark")
 
 
 def headlines(status: Status) -> list[str]:
