@@ -37,8 +37,10 @@ METHODS = ("fedavg", "mixstyle", "fedfd-a", "gperxan", "stablefdg", "fedadg")
 SEEDS = "0-1"
 STEP = 0.1  # times within a tenth of the fastest one's are the same
 Standing = Literal["recommended", "as good", "behind", "dropped", "failed"]
-VERBS = ("build", "share", "surveys", "brief", "prepare", "augment", "loss", "penalty", "gradient", "step", "report")
-VERBS += ("hear", "weigh", "merge", "predict")
+VERBS = (
+    "build", "share", "surveys", "brief", "prepare", "augment", "loss", "penalty", "gradient", "step", "report",
+    "admit", "hear", "weigh", "merge", "evaluated", "predict",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

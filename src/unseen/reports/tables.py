@@ -179,7 +179,7 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
         f"95 % interval of the mean over seeds, by Student's t, from {LEAST_SEEDS} seeds on. Rank 1 is best; over the "
         f"{common} pairs of target and seed that all methods have."
     )
-    if comparisons:
+    if against is not None and comparisons:
         grid.notes.append(
             f"95 % of Δ: a bootstrap over seeds within targets. p: Wilcoxon's signed-rank test, two-sided, against "
             f"{titled(against)} over pairs of target and seed; Holm: corrected for {len(comparisons)} "
