@@ -19,6 +19,8 @@ from unseen.federation.ledger import Ledger
 from unseen.federation.measure import Score
 from unseen.method import Method
 
+LONGEST_FAULT = 500  # letters: it may name what a client calls its tensors
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -88,7 +90,7 @@ class Exchange:
             order = orders[reply.client]
             known = self.server.enrolled.get(reply.client, self.enrolled.get(reply.client))
             try:
-                fault = faults(reply, order, self.expected, self.checks, known)
+                fault = faults(reply, order, self.expected, self.checks, known)[:LONGEST_FAULT]
             except Exception as error:  # whatever a client sends, it costs its own reply and nobody else's
                 fault = f"checking it failed with {type(error).__name__}: {error}"
             size = self.ledger.refused(reply) if fault else self.ledger.received(reply)
