@@ -34,8 +34,8 @@ class Scaled(nn.Module):
         x = self.inner(x)
         if self.chosen.rows is None:
             return x
-        per_image = (len(x), *(1 for _ in x.shape[1:-1]), -1)  # tokens in a row, or in rows and columns
-        scale, shift = (part[self.chosen.rows].mean(1).view(per_image) for part in (self.scale, self.shift))
+        shape = (len(x), *[1] * (x.dim() - 2), -1)  # tokens in a row, or in a grid as the patches' embedding has them
+        scale, shift = (part[self.chosen.rows].mean(1).view(shape) for part in (self.scale, self.shift))
         return x * scale + shift
 
 
