@@ -25,7 +25,7 @@ METHODS = [*registered(), "fedbn+fedfd+ga", "fedavg+guide"]
 TOKENS: dict[str, Any] = {"backbone": "test_vit", "image_size": 32}  # no convnet will do
 NEEDS = {"doprompt": TOKENS, "promptfl": TOKENS, "fedclip": TOKENS, "fedins": TOKENS}
 POOLED = "erm, centralized"  # all images in one place: a client of its own, and no deployment
-LANES = 4  # ServerApps at a time: a SuperNode that always has something to do does not sleep 3 s between two messages
+LANES = 4  # ServerApps at a time: while one waits for its sites, another has them work
 
 
 def given(name: str) -> dict[str, Any]:

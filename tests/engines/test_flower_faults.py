@@ -110,7 +110,7 @@ def test_a_server_and_a_superlink_killed_go_on_in_new_runs(federation: Federatio
     federation.until(lambda: not federation.server_apps(), "the end of its ServerApp")
     done += [len(federation.rounds(**config))]
     assert not (federation.directory(**config) / "result.json").exists()
-    # The keys are in its database, and the SuperNodes find it again by themselves.
+    # The keys are in its database, and the sites find it again by themselves.
     federation.start_link()
     federation.until(lambda: listens(federation.link), "the SuperLink")
 
