@@ -26,7 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": ONE_RUN | {"runs"},
     "delivery": ONE_RUN | {"runs"},
     "experiments": ONE_RUN | {"runs"},
-    "reports": {"core", "runs", "experiments"},
+    "audits": ONE_RUN | {"runs", "engines", "experiments"},
+    "reports": {"core", "runs", "experiments", "audits"},
 }
 FOR_ANNOTATIONS = {
     "core": {"method", "nets"}

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unseen.core.accountant import epsilon_of
 from unseen.core.errors import UserError, unknown
 from unseen.core.forms import ANYTHING, Asked, Forms
 from unseen.core.tensors import RunningMean, prefixed, unprefixed
@@ -48,6 +49,12 @@ class Traits:
     validates_locally: bool = False  # replies carry the local model's own validation score (GA)
     keeps_optimizers: frozenset[str] = frozenset()  # optimizers whose state a client keeps between rounds
     ignores: frozenset[str] = frozenset()  # verbs of other parts that this method's own verbs never call
+    noise: float = 0.0  # Gaussian noise on what a round tells of a site, in multiples of its sensitivity; 0: none
+    delta: float | None = None  # with noise: the delta for which epsilon is told
+
+    def epsilon(self, rounds: int) -> float | None:
+        """Of a site's images as a whole, over so many rounds; None without noise."""
+        return epsilon_of(self.delta, self.noise, rounds) if self.noise > 0 and self.delta is not None else None
 
     def __add__(self, other: Traits) -> Traits:
         """The traits of two parts as one method's. `compose` has refused parts with different norms."""
@@ -60,6 +67,8 @@ class Traits:
             validates_locally=self.validates_locally or other.validates_locally,
             keeps_optimizers=self.keeps_optimizers | other.keeps_optimizers,
             ignores=self.ignores | other.ignores,
+            noise=self.noise or other.noise,
+            delta=self.delta if self.delta is not None else other.delta,
         )
 
 

@@ -268,6 +268,16 @@ class RunDirectory:
             )
         return None
 
+    def server_after(self, round: int) -> Server | None:
+        """The server as it was after a round, if that checkpoint is still there and whole."""
+        path = self._checkpoints("round").get(round)
+        if path is None:
+            return None
+        try:
+            return self._read(path)[0]
+        except (UserError, KeyError):  # the file, or that of the best round that it names
+            return None
+
     def _read(self, path: Path) -> tuple[Server, Selection, Ledger, float]:
         tensors, about = read_tensors(path)
         try:
