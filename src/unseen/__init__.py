@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unseen.api import audit as audit
     from unseen.api import bench as bench
     from unseen.api import calibrate as calibrate
     from unseen.api import check as check
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _WHERE = {
-    **dict.fromkeys(("run", "choose", "fit", "bench", "tune", "evaluate", "report"), "unseen.api"),
+    **dict.fromkeys(("run", "choose", "fit", "bench", "tune", "evaluate", "audit", "report"), "unseen.api"),
     **dict.fromkeys(("load", "predict", "check", "calibrate", "export"), "unseen.api"),
     "Choice": "unseen.experiments.choose",
     **dict.fromkeys(("rollback", "verify_ledger", "new_method"), "unseen.api"),

@@ -5,6 +5,7 @@ unseen.fit(data="folder", root="SITES", method="auto")  # the model for the next
 unseen.run(data="digits", target="street", method="fedavg", rounds=3)
 unseen.bench(data="digits", methods="fedavg,fedfd-a", targets="all", seeds="0-2", out="bench")
 unseen.evaluate("bench", inference="iabn,tbn:batch=1")
+unseen.audit("bench/digits-street-fedavg-s0-1a2b3c4d")
 unseen.report("bench")
 unseen.predict("bench/digits-street-fedavg-s0-1a2b3c4d", "photos")
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.core.calibration import Calibration
+from unseen.audits.findings import AuditResult
 from unseen.core.errors import UserError, unknown
 from unseen.core.files import write_json
 from unseen.core.platform import cores
@@ -236,6 +238,63 @@ def choose(
     write_choice(found, folder)
     report(folder, insight=False, progress=False)
     return found
+
+
+def audit(
+    directory: str | Path | None = None,
+    *,
+    methods: str | Sequence[Any] | None = None,
+    target: str | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    effort: float = 1.0,
+    attacks: str | Sequence[str] | None = None,
+    workers: int | None = None,
+    watcher: Watcher | None = None,
+    **settings: Any,
+) -> list[AuditResult]:
+    """What leaks: attacks on the real replies of finished runs, or of runs that are made for it.
+
+    `directory` is a finished run, or a folder of them. With `methods` (as in `bench`) their runs are made below `out`
+    first. The audit of a run is in `audit/` beside it, or below `out` where that is given for a directory. What was done
+    before is not done again. `effort=0.2` tries a fifth as long.
+    """
+    from unseen.audits.audit import attacks_named, audit_run
+    from unseen.reports.audit import write_audit_tables
+
+    chosen = listed(attacks) if attacks is not None else None
+    attacks_named(chosen)  # a wrong word is said before anything is trained
+    if (directory is None) == (methods is None):
+        raise UserError("Give the directory of a finished run, or --methods and --data, which makes the runs.")
+    if directory is not None:
+        if settings or target is not None:
+            raise UserError("A finished run has its own settings: leave out the others, or give --methods.")
+        runs = runs_to_evaluate(Path(directory))
+        places = {run: Path(out) / run.path.name if out is not None else run.path / "audit" for run in runs}
+        top = Path(out) if out is not None else Path(directory)
+    else:
+        top = Path(out) if out is not None else Path("audits")
+        planned = grid.plan_bench(
+            {**settings, "methods": methods, "targets": target or _last_domain(settings), "seeds": [seed]}
+        )
+        places = {}
+        for one in planned.runs:
+            run = RunDirectory.of(one.settings, top)
+            carry_out(one, run, workers=workers, watcher=watcher)
+            places[run] = run.path / "audit"
+    found = []
+    for number, (run, place) in enumerate(places.items(), start=1):
+        if watcher is not None and len(places) > 1:
+            watcher.said(f"audit {number} of {len(places)}: {run.path.name}")
+        found.append(audit_run(run, place, effort=effort, attacks=chosen, watcher=watcher))
+        if methods is not None or len(places) > 1:
+            write_audit_tables(found, top)  # after each: a table of a long audit is there from the start
+    return found
+
+
+def _last_domain(settings: Mapping[str, Any]) -> str:
+    """Some domain must be left out; which one matters little to what leaks."""
+    return str(Experiment.of(settings).index.domains[-1])
 
 
 @dataclass(frozen=True)

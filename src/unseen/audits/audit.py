@@ -29,7 +29,7 @@ from unseen.audits.attacks.membership import FinalModelMembership
 from unseen.audits.attacks.spectra import SpectrumMatching
 from unseen.audits.attacks.styles import StyleMatching
 from unseen.audits.attacks.update_membership import UpdateMembership
-from unseen.audits.findings import AuditResult, Finding
+from unseen.audits.findings import AUDIT_FILE, AuditResult, Finding, read_audit
 from unseen.audits.record import read_recorded
 from unseen.audits.replay import replay, replayable
 from unseen.core.errors import UserError, unknown
@@ -56,7 +56,6 @@ ATTACKS: dict[str, Attack] = {
     "matching": GradientMatching(),  # last: it takes longest
 }
 PUBLIC = 256  # images of the unseen domain that the attacker has
-FILE = "audit.json"
 
 
 def attacks_named(words: Sequence[str] | None) -> dict[str, Attack]:
@@ -84,7 +83,7 @@ def audit_run(
     if result is None or not run.finished:
         raise UserError(f"The run in {run.path} is not finished: go on with it by `unseen run --resume {run.path}`.")
     done = _done(folder, effort)
-    if (folder / FILE).exists() and set(chosen) <= set(done):
+    if (folder / AUDIT_FILE).exists() and set(chosen) <= set(done):
         return read_audit(folder)
     started, settings = time.monotonic(), run.settings()
     prepare_process(settings.plan.precision, settings.plan.device)
@@ -132,20 +131,10 @@ def audit_run(
         seconds=time.monotonic() - started,
         findings=tuple(finding for found in done.values() for finding in found),
     )
-    write_json(folder / FILE, audit.to_json())
+    write_json(folder / AUDIT_FILE, audit.to_json())
     shutil.rmtree(recorded, ignore_errors=True)
     kept.unlink(missing_ok=True)
     return audit
-
-
-def read_audit(folder: Path) -> AuditResult:
-    return AuditResult.from_json(read_json(folder / FILE))
-
-
-def find_audits(folder: Path) -> list[AuditResult]:
-    """All audits below a folder, by method."""
-    found = [AuditResult.from_json(read_json(path)) for path in sorted(folder.rglob(FILE))]
-    return sorted(found, key=lambda audit: (bool(audit.beyond_weights), audit.label))
 
 
 def _done(folder: Path, effort: float) -> dict[str, list[Finding]]:

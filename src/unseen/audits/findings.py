@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unseen.core.errors import UserError
+from unseen.core.files import read_json
 from unseen.runs.settings import tree_of
 
 VERSION = 1
+AUDIT_FILE = "audit.json"
 Plays = Literal["coordinator", "site"]
 Picture = NDArray[np.uint8]  # H x W x 3
 
@@ -104,3 +107,17 @@ class AuditResult:
         """The finding that identifies most images."""
         named = [finding for finding in self.findings if finding.identified_of_100 is not None]
         return max(named, key=lambda f: f.identified_of_100.value if f.identified_of_100 else 0.0, default=None)
+
+
+def read_audit(folder: Path) -> AuditResult:
+    """The audit that was written to a folder."""
+    try:
+        return AuditResult.from_json(read_json(folder / AUDIT_FILE))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{folder / AUDIT_FILE} is not an audit of unseen ({error}).") from None
+
+
+def find_audits(folder: Path) -> list[AuditResult]:
+    """All audits below a folder: methods that send weights only come first."""
+    found = [read_audit(path.parent) for path in sorted(folder.rglob(AUDIT_FILE))]
+    return sorted(found, key=lambda audit: (bool(audit.beyond_weights), audit.label))

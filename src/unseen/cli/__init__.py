@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from unseen.cli import (
+    audit,
     bench,
     calibrate,
     check,
@@ -77,6 +78,7 @@ app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
 app.command("export", epilog=export.EXAMPLE)(export.export)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
+app.command("audit", epilog=audit.EXAMPLE)(audit.audit)
 app.command("tune", epilog=tune.EXAMPLE)(tune.tune)
 app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("cost", epilog=report.COST_EXAMPLE)(report.cost)
