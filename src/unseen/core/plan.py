@@ -18,6 +18,7 @@ BUDGET, OPTIMIZER, SELECTION, HOW = "Budget", "Optimizer", "Selection and testin
 
 
 Augmentation = Literal["none", "domainbed", "jigen", "fedadg", "gperxan", "dassl", "digits"]  # data/augment.py has them
+Allow = Literal["weights,statistics", "weights"]  # what may leave a client; numbers for the log always do
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,11 @@ class Plan:
     minimum_clients: int = option(1, "A round with fewer good replies is an error.", panel=HOW, least=1)
     most_images: int = option(
         100_000_000, "A client that counts more training images is refused.", panel=HOW, least=1, most=10**15
+    )
+    allow: Allow = option(
+        "weights,statistics",
+        "What may leave a client: weights,statistics or weights; a method that sends more is refused.",
+        panel=HOW,
     )
     test_every: int = option(
         0, "Rounds between two tests on the unseen domain, for the curve only; 0: none.", panel=SELECTION, least=0

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from unseen.core.errors import UserError
 from unseen.core.forms import ANYTHING, Asked, Forms, form_fault
-from unseen.core.plan import Plan
+from unseen.core.plan import Allow, Plan
 from unseen.core.types import ClientId, Metrics, Order, Reply, Server, Share
 from unseen.federation import calibrate as calibration
+from unseen.federation.permission import beyond
 from unseen.method import Method
 from unseen.nets.net import Net
 
@@ -33,6 +34,12 @@ class Checks:
     forms: Callable[[int, int], Forms] = _anything  # of the round and the client's number of training images
     variances: frozenset[str] = frozenset()  # state that is never negative
     most_images: int = Plan().most_images
+    allow: Allow = Plan().allow
+
+    @classmethod
+    def plain(cls, plan: Plan) -> Checks:
+        """What the plan alone says."""
+        return cls(most_images=plan.most_images, allow=plan.allow)
 
     @classmethod
     def of(cls, method: Method, net: Net, share: Share, plan: Plan) -> Checks:
@@ -40,6 +47,7 @@ class Checks:
             lambda round, images: method.forms(Asked(net, plan, share, round, images)),
             net.running_variances(),
             plan.most_images,
+            plan.allow,
         )
 
 
@@ -60,6 +68,7 @@ def faults(
     return (
         _count_fault(reply, checks.most_images, enrolled)
         or _metrics_fault(reply.metrics, checks.most_images)
+        or beyond(reply, checks.allow)
         or _report_fault(reply, order, checks)
         or _state_fault(reply, expected, checks.variances)
     )

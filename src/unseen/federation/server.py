@@ -146,7 +146,7 @@ def federate(
 
     A model is evaluated by the same message that opens the next round: one exchange per round, on every engine.
     """
-    clients, checks, audit = list(engine.clients()), checks or Checks(most_images=plan.most_images), audit or AuditLog()
+    clients, checks, audit = list(engine.clients()), checks or Checks.plain(plan), audit or AuditLog()
     server.rounds = plan.rounds
     while server.round < plan.rounds:
         number = server.round + 1

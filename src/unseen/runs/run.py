@@ -38,6 +38,7 @@ from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import Score, examine, measure
+from unseen.federation.permission import check_allowed
 from unseen.federation.server import Evaluation, Round, evaluate, federate
 from unseen.method import Method
 from unseen.nets.net import Net
@@ -227,6 +228,7 @@ def run(
     """Carry a run out, or go on with it, or read its result if it is finished. Without a directory nothing is kept."""
     watcher, settings = watcher or Silent(), planned.settings
     check_not_reading()
+    check_allowed(planned.method, settings.plan.allow)
     if directory is not None and directory.finished and (record := directory.result()) is not None:
         own_methods.check(directory.path, settings.method)
         return Result(record, directory.rounds(), directory.settings(), directory.path)

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 import unseen
 from unseen.core.errors import UserError
 from unseen.core.files import read_json, write_json
+from unseen.core.seeding import keep_secret
 from unseen.core.types import ImageSet
 from unseen.core.words import plain
 from unseen.data.domains import index_site
@@ -83,6 +84,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _run(deployment: Deployment, grid: Grid, lines: Lines) -> None:
+    keep_secret()  # the sites know the run's seed: noise that the server adds must not come from it
     settings = deployment.fitting()
     directory = RunDirectory.of(settings, Path(deployment.out)).begin(settings)
     if directory.result() is not None:

@@ -8,6 +8,7 @@ A real site is told by its own `site.toml` who it is and where its images are; n
     device    cpu, cuda, ... (default: the run's)
     threads   CPU threads (default: 1, with which every engine gives the same bits)
     weights   a file with pretrained weights, where the run's are a file of the server
+    allow     weights: this site sends nothing beyond the model's weights, whatever the server asks for
     epsilon, delta, clip    local differential privacy: see `privacy`
     fields    values of the method's fields that only this site can give, as files that it needs
 """
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -30,7 +31,9 @@ from flwr.clientapp import ClientApp
 
 import unseen
 from unseen.core.errors import UserError
+from unseen.core.plan import Allow
 from unseen.core.platform import prepare_process
+from unseen.core.seeding import keep_secret
 from unseen.core.tensors import prefixed
 from unseen.core.types import ClientId, Kind, Order, Reply
 from unseen.data.domains import index_site
@@ -43,6 +46,7 @@ from unseen.federation.audit import NAME as AUDIT
 from unseen.federation.audit import AuditLog, told
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import VERSIONS, ClientStates
+from unseen.federation.permission import beyond, check_allowed
 from unseen.method import Method
 from unseen.nets.net import Net
 from unseen.registry import parse
@@ -68,6 +72,7 @@ class SiteConfig:
     weights: str | None = None
     privacy: LocalPrivacy | None = None
     fields: tuple[tuple[str, str], ...] = ()
+    allow: Allow = "weights,statistics"
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> SiteConfig:
@@ -84,7 +89,15 @@ class SiteConfig:
             weights=str(config["weights"]) if config.get("weights") else None,
             privacy=LocalPrivacy.read(config),
             fields=tuple((str(name), str(value)) for name, value in dict(config.get("fields") or {}).items()),
+            allow=_read_allow(config),
         )
+
+
+def _read_allow(config: Mapping[str, Any]) -> Allow:
+    word = str(config.get("allow") or "weights,statistics")
+    if word not in get_args(Allow):
+        raise UserError(f'"{word}" is no choice for allow in the node config: {" or ".join(get_args(Allow))}.')
+    return cast(Allow, word)
 
 
 @app.query("hello")  # type: ignore[untyped-decorator]
@@ -126,13 +139,18 @@ def _answer(kind: Kind, message: Message, context: Context) -> Message:
             own = SiteConfig.read(context.node_config)
             torch.set_num_threads(own.threads)
             check_own_files(json.loads(str(config.get("own", "{}"))))
-            runner, client, privacy = _site_runner(own, settings, classes), own.site, own.privacy
+            runner, client, privacy, allow = _site_runner(own, settings, classes), own.site, own.privacy, own.allow
         else:
             torch.set_num_threads(1)
-            runner, client, privacy = _simulated_runner(settings, str(config["keep"])), str(config["client"]), None
+            runner, client = _simulated_runner(settings, str(config["keep"])), str(config["client"])
+            privacy, allow = None, runner.plan.allow
+        for limit in (allow, runner.plan.allow):  # the site's word and the run's: neither widens the other
+            check_allowed(runner.method, limit)
         log = AuditLog.at(runner.client_states.root / AUDIT) if real else AuditLog()
         with _noted(log, order, str(message.metadata.src_node_id)) as noted:
             reply = runner.reply(client, order)
+            if more := beyond(reply, allow) or beyond(reply, runner.plan.allow):
+                raise UserError(f"The reply was kept back: {more}.")
             if privacy is not None:
                 reply = guarded(reply, order, privacy, runner.net, context)
             noted(reply)
@@ -172,6 +190,7 @@ def _simulated_runner(settings: str, keep: str) -> ClientRunner:
 
 @lru_cache(maxsize=4)
 def _site_runner(own: SiteConfig, settings_json: str, classes_json: str) -> ClientRunner:
+    keep_secret()  # the server knows the run's seed: a part that adds noise must not draw it from that
     sent = Settings.from_json(json.loads(settings_json))
     settings = sent.with_changes({"device": own.device or sent.plan.device, "root": None})
     prepare_process(settings.plan.precision, settings.plan.device)  # the same kernels at every site
