@@ -1,6 +1,7 @@
 """The numbers in the documentation, from the records of runs. No number in a page is typed by hand.
 
     python benchmarks/results.py keep OUT NAME    # copy the small records of finished runs to benchmarks/results/NAME
+    python benchmarks/results.py keep-audits OUT NAME    # copy every audit.json below OUT to benchmarks/results/audit/NAME
     python benchmarks/results.py write            # write every generated part of the pages anew (make results)
     python benchmarks/results.py check            # say which pages are not what would be written
 
@@ -11,7 +12,7 @@ A page has marks, and what stands between them is written by this file:
 
 Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
 table), `method METHOD NAME ...` (a method's own lines in its page), `robust CLIENTS` (benchmarks/robust.py), `trust NAME`
-and `familiarity NAME` (benchmarks/trust.py), `regret NAME` (benchmarks/regret.py).
+and `familiarity NAME` (benchmarks/trust.py), `regret NAME` (benchmarks/regret.py), `audit NAME` (what leaks).
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from unseen.audits.findings import AUDIT_FILE, find_audits
 from unseen.core.files import write_json
 from unseen.experiments.choose import Choice
 from unseen.experiments.collect import CHOSEN, Collection, Group, Row, collect
 from unseen.experiments.statistics import average_over_targets, summarise
+from unseen.reports.audit import audit_grids
 from unseen.reports.findings import compared_sentence, noise_floor
 from unseen.reports.names import titled
-from unseen.reports.tables import p_value
+from unseen.reports.tables import markdown, p_value
 from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.results import RoundLine, UnseenScore, Validation
 
@@ -63,6 +67,14 @@ def keep(out: Path, name: str) -> int:
     if (out / "bench.json").exists():
         (RECORDS / name / "bench.json").write_text((out / "bench.json").read_text())
     return count
+
+
+def keep_audits(out: Path, name: str) -> int:
+    """The findings of each audited run, without its pictures."""
+    audits = find_audits(out)
+    for one in audits:
+        write_json(RECORDS / "audit" / name / one.run / AUDIT_FILE, one.to_json())
+    return len(audits)
 
 
 def _thin(line: RoundLine) -> dict[str, object]:
@@ -396,10 +408,25 @@ def regret(name: str) -> str:
     return "\n".join([*lines, "", *notes]) + "\n"
 
 
+def audit(name: str) -> str:
+    """What attacks found on the runs of a folder of audits."""
+    audits = find_audits(RECORDS / "audit" / name)
+    if not audits:
+        return "No audits are recorded yet.\n"
+    whole = f"target {audits[0].target}, seed {audits[0].seed}, {audits[0].budget}, effort {audits[0].effort:g}"
+    proved = sum(one.same_bits is True for one in audits)
+    lines = [
+        f"{audits[0].data}, {whole}. Replayed rounds had the run's own bits in {proved} of {len(audits)} audits.",
+        "",
+    ]
+    tables = [markdown(replace(grid, notes=[])) for grid in audit_grids(audits)]  # the page itself has the words
+    return "\n".join([*lines, *tables])
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
     "method": method, "systems": systems, "robust": robust, "trust": trust, "familiarity": familiarity,
-    "regret": regret,
+    "regret": regret, "audit": audit,
 }  # fmt: skip
 CHECKING = False
 
@@ -424,6 +451,9 @@ def stale() -> list[Path]:
 def main(words: Sequence[str]) -> int:
     if len(words) == 3 and words[0] == "keep":
         print(f"kept {keep(Path(words[1]), words[2])} runs in {RECORDS / words[2]}")
+        return 0
+    if len(words) == 3 and words[0] == "keep-audits":
+        print(f"kept {keep_audits(Path(words[1]), words[2])} audits in {RECORDS / 'audit' / words[2]}")
         return 0
     if words in (["write"], ["check"]):
         if words == ["check"]:

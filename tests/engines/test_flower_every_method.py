@@ -18,12 +18,13 @@ from tests.engines.cluster import ray_cluster
 from tests.engines.deployment import Federation
 from tests.engines.sites import SITES, small
 from tests.small_runs import run_local, simulate
-from unseen.registry import registered
+from unseen.registry import parse, registered
 from unseen.runs.directory import RunDirectory
 
 METHODS = [*registered(), "fedbn+fedfd+ga", "fedavg+guide"]
 TOKENS: dict[str, Any] = {"backbone": "test_vit", "image_size": 32}  # no convnet will do
 NEEDS = {"doprompt": TOKENS, "promptfl": TOKENS, "fedclip": TOKENS, "fedins": TOKENS}
+NOISY = [name for name in METHODS if parse(name).about.noise > 0]
 POOLED = "erm, centralized"  # all images in one place: a client of its own, and no deployment
 LANES = 4  # ServerApps at a time: while one waits for its sites, another has them work
 
@@ -64,7 +65,8 @@ def test_a_deployment_gives_the_local_engines_bits(federation: Federation, local
             begin(federation, **given(name))
         for name in METHODS:
             directory = federation.finish(name, **given(name))
-            assert_same(local[name], directory)
+            if name not in NOISY:  # a real site draws its noise from a secret of its own
+                assert_same(local[name], directory)
             assert final(directory).met == set(SITES)
     finally:
         federation.ship("server_app.py")

@@ -85,7 +85,7 @@ def audit_run(
     done = _done(folder, effort)
     if (folder / AUDIT_FILE).exists() and set(chosen) <= set(done):
         return read_audit(folder)
-    started, settings = time.monotonic(), run.settings()
+    settings = run.settings()
     prepare_process(settings.plan.precision, settings.plan.device)
     with one_thread():
         planned = PlannedRun.of(settings)
@@ -128,7 +128,7 @@ def audit_run(
         delta=method.about.delta,
         effort=effort,
         commit=source_version(),
-        seconds=time.monotonic() - started,
+        seconds=sum(finding.seconds for found in done.values() for finding in found),  # of all starts
         findings=tuple(finding for found in done.values() for finding in found),
     )
     write_json(folder / AUDIT_FILE, audit.to_json())

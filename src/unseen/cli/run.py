@@ -26,6 +26,7 @@ from unseen.runs.settings import NO_TARGET
 
 if TYPE_CHECKING:
     from unseen.runs.directory import RunDirectory
+    from unseen.runs.results import RunResult
     from unseen.runs.run import PlannedRun, Result
 
 EXAMPLE = (
@@ -193,8 +194,16 @@ def report(result: Result) -> None:
         *filter(None, [more_measures(about)]),
         f"in-domain accuracy {percent(about.in_domain_accuracy)} on the sources' {about.in_domain_images} images",
         about.ledger,
+        *([_privacy(about)] if about.epsilon is not None else []),
         f"{duration(about.seconds)}; written to {result.directory}",
         f"next: unseen show {result.directory}   or   unseen predict {result.directory} IMAGES --out predictions.csv",
+    )
+
+
+def _privacy(about: RunResult) -> str:
+    return (
+        f"differential privacy of a site's images as a whole: epsilon {about.epsilon:.3g} for delta {about.delta:g}, over "
+        f"{about.rounds} rounds"
     )
 
 

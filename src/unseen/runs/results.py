@@ -136,6 +136,10 @@ class RunResult:
     beyond_weights: str = ""  # what was sent beyond the model's weights, in words; "" for nothing
     remark: str = ""  # how the method differs from the published one, in its own words
     ledger: str = ""  # the ledger's sentence
+    epsilon: float | None = (
+        None  # differential privacy of the whole run, for a site's images as a whole; None: no noise
+    )
+    delta: float | None = None
     validation_last: Validation | None = None
     measured: Measured | None = None  # beside accuracy, on the unseen domain, of the selected model
 

@@ -421,6 +421,8 @@ class Execution:
             beyond_weights=ledger.beyond_weights(),
             remark=assembly.method.about.remark,
             ledger=ledger.sentence(),
+            epsilon=assembly.method.about.epsilon(settings.plan.rounds),
+            delta=assembly.method.about.delta,
             validation_last=self._validation(last),
             measured=measured,
         )

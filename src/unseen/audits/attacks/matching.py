@@ -67,7 +67,8 @@ class GradientMatching:
     cases: Sequence[Case] = CASES
     iterations: int = 200
     rate: float = 0.1
-    smoothness: float = 1e-2  # weight of the total variation
+    smoothness: float = 0.1  # weight of the total variation
+    least: int = 100  # iterations, however small the effort: fewer leave noise
 
     def fits(self, observed: Observed, known: Known) -> bool:
         return any(name in known.stepped for name in observed.first.state) and known.plan.optimizer.name == "sgd"
@@ -131,8 +132,10 @@ class GradientMatching:
         def moved(x: Tensor) -> Tensors:
             return simulated(work, start, Batch(x, victim.y, victim.domain), cuts_of(case))
 
-        begin = torch.rand(victim.x.shape, generator=known.generator(f"matching {case.words} {trial}"))
-        return match(moved, sent, begin, known.times(self.iterations, 5), self.rate, self.smoothness)
+        rng = known.generator(f"matching {case.words} {trial}")
+        begin = (0.5 + 0.05 * torch.randn(victim.x.shape, generator=rng)).clamp(0, 1)
+        iterations = min(self.iterations, known.times(self.iterations, self.least))
+        return match(moved, sent, begin, iterations, self.rate, self.smoothness)
 
 
 def cuts_of(case: Case) -> list[slice]:
