@@ -76,7 +76,8 @@ def test_predict_does_not_depend_on_the_batch(name: str, tmp_path: Path) -> None
         together = fed.method.predict(fed.net, x)
         alone = torch.cat([fed.method.predict(fed.net, x[i : i + 1]) for i in range(6)])
     assert together.shape == (6, 3)
-    assert torch.allclose(together, alone, atol=1e-4)
+    scale = max(1.0, float(together.abs().max()))  # noise makes large logits
+    assert torch.allclose(together, alone, atol=1e-4 * scale)
     # Its clients calibrate it, by its own prediction. A score that is the same for all images would tell nothing apart.
     with LocalEngine(fed.runner, fed.clients, 1) as engine:
         found = pooled(evaluate(engine, fed.server.state, 1, fed.ledger, calibrate=True).told)

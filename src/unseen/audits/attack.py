@@ -10,7 +10,6 @@ It says what it needs of what crossed (`fits`), whom it plays, and does its work
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -88,14 +87,12 @@ class Known:
         changed = replace(self.plan, client_selection="last", **plan)
         rows = TensorImages(images.x, images.y, images.domain)
         site = Site(one.client, rows, rows)
-        with tempfile.TemporaryDirectory(prefix="unseen-audit-") as folder:
-            load(self.net, self.initial)
-            change = self.augment if augmented else _unchanged
-            runner = ClientRunner(
-                self.method, self.net, changed, {one.client: site}.__getitem__, ClientStates(Path(folder)), change
-            )
-            order = Order("survey" if kind == "survey" else "train", one.round, one.received, one.brief)
-            return runner.reply(one.client, order)
+        load(self.net, self.initial)
+        change = self.augment if augmented else _unchanged
+        site_of = {one.client: site}.__getitem__
+        runner = ClientRunner(self.method, self.net, changed, site_of, NothingKept(Path()), change)
+        order = Order("survey" if kind == "survey" else "train", one.round, one.received, one.brief)
+        return runner.reply(one.client, order)
 
     def work(self, one: Exchanged, images: Batch) -> Work:
         """A client's desk with the received model on it, for the attacker's own losses."""
@@ -137,6 +134,19 @@ class Known:
             name: -value / length - optimizer.weight_decay * one.received[name].double()
             for name, value in update.items()
         }
+
+
+class NothingKept(ClientStates):
+    """Of a client that is played once: it has nothing from before, and nothing is written for later."""
+
+    def load(self, client: ClientId, round: int) -> tuple[Tensors, Tensors]:
+        return {}, {}
+
+    def save(self, client: ClientId, round: int, state: Tensors, memory: Tensors) -> None: ...
+
+    def hold(self, client: ClientId, round: int, received: Tensors) -> None: ...
+
+    def release(self, client: ClientId) -> None: ...
 
 
 def _unchanged(x: Tensor, rng: torch.Generator) -> Tensor:

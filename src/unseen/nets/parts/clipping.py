@@ -32,11 +32,13 @@ def clipped(change: Mapping[str, Tensor], most: float) -> Tensors:
 
 
 def moved(before: Mapping[str, Tensor], change: Mapping[str, Tensor], names: Iterable[str]) -> Tensors:
-    """The state after a change. Counters stay as they were; a variance that noise made negative becomes zero."""
+    """The state after a change. Counters stay as they were, and so does a variance that noise would make negative.
+
+    A variance of zero would multiply what comes after it by hundreds.
+    """
     after = {}
     for name in names:
-        value = before[name]
-        if name in change:
-            value = (value.double() + change[name]).to(value.dtype)
-        after[name] = value.clamp_min(0) if name.endswith(VARIANCE) else value
+        old = before[name]
+        new = (old.double() + change[name]).to(old.dtype) if name in change else old
+        after[name] = torch.where(new > 0, new, old) if name.endswith(VARIANCE) else new
     return after
