@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unseen.core.calibration import Calibration
 from unseen.audits.findings import AuditResult
+from unseen.core.calibration import Calibration
 from unseen.core.errors import UserError, unknown
 from unseen.core.files import write_json
 from unseen.core.platform import cores

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli.options import WHAT, with_settings
-from unseen.cli.screen import duration, percent, results, screen
+from unseen.cli.screen import duration, percent, print_grid, results, screen
 from unseen.core.plan import HOW
 
 EXAMPLE = (
@@ -68,7 +68,6 @@ def audit(
                 check_names(word.split(":")[0].strip())
     from unseen.api import audit as audited
     from unseen.reports.audit import audit_grids
-    from unseen.reports.tables import terminal
 
     watcher = screen()
     try:
@@ -99,7 +98,7 @@ def audit(
         _print(f"  unseen accuracy {percent(one.accuracy)}; {duration(one.seconds)}")
     if len(found) > 1:
         for grid in audit_grids(found):
-            results().print(terminal(grid))
+            print_grid(grid)
 
 
 def _print(sentence: str) -> None:

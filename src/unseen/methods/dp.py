@@ -16,6 +16,7 @@ from typing import ClassVar
 import torch
 
 from unseen.core.errors import UserError
+from unseen.core.forms import Asked, Forms
 from unseen.core.seeding import private_generator
 from unseen.core.tensors import load
 from unseen.core.types import Tensors, Work
@@ -41,6 +42,9 @@ class DP(Method):
     def about(self) -> Traits:
         words = f"local noise {self.noise:g}" if self.noise else "clipping alone"
         return replace(self.traits, noise=self.noise, delta=self.delta if self.noise else None, remark=words)
+
+    def forms(self, asked: Asked) -> Forms:
+        return Forms()  # its report changes the weights before they leave, and tells nothing
 
     def prepare(self, work: Work) -> None:
         whole = work.method

@@ -371,8 +371,9 @@ class Execution:
     def _finish(self, server: Server, selection: Selection, ledger: Ledger, started: float) -> RunResult:
         assembly, settings = self.assembly, self.assembly.settings
         model = assembly.method.evaluated(server)
+        calibrates = settings.plan.allow != "weights"  # sums and counts of validation images are more than weights
         # Each client also tells what calibrates the model; if another round's is kept, once more for that one.
-        last = evaluate(self.engine, model, server.round, ledger, audit=self.audit, calibrate=True)
+        last = evaluate(self.engine, model, server.round, ledger, audit=self.audit, calibrate=calibrates)
         self._select(selection, last, model)
         selection.finished(server.round, model)
         images: Held = "test" if settings.data.in_domain_test > 0 else "validation"
@@ -382,7 +383,7 @@ class Execution:
         score, measured = self._on_target(examine, selection.state) or (NOT_TESTED, None)
         in_domain, last_score, told = last_in_domain, score, last
         if selection.round != server.round:
-            in_domain = evaluate(self.engine, selection.state, selection.round, ledger, images, self.audit, True)
+            in_domain = evaluate(self.engine, selection.state, selection.round, ledger, images, self.audit, calibrates)
             last_score, told = self._on_target(measure, model) or NOT_TESTED, in_domain
         for sentence in told.refused:
             self.watcher.said(sentence)

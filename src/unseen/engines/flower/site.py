@@ -19,7 +19,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -146,6 +146,7 @@ def _answer(kind: Kind, message: Message, context: Context) -> Message:
             privacy, allow = None, runner.plan.allow
         for limit in (allow, runner.plan.allow):  # the site's word and the run's: neither widens the other
             check_allowed(runner.method, limit)
+            order = order if limit != "weights" else replace(order, calibrate=False)
         log = AuditLog.at(runner.client_states.root / AUDIT) if real else AuditLog()
         with _noted(log, order, str(message.metadata.src_node_id)) as noted:
             reply = runner.reply(client, order)
