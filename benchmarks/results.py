@@ -202,6 +202,9 @@ def inference(name: str) -> str:
     return NOTHING if grid is None else markdown(grid)
 
 
+COVERAGE = "0.95"  # that is shown: at less, the sets of these models are plain answers
+
+
 def trust_records(name: str) -> dict[str, list[dict[str, Any]]]:
     """By method: what `benchmarks/trust.py` found of each of its runs, FedAvg first."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -227,7 +230,7 @@ def trust(name: str) -> str:
         cells = [label.replace("*", "\\*"), ", ".join(sorted({one["target"] for one in ones}))]
         for what, show in (("coverage", "{:.1%}"), ("set_size", "{:.2f}")):
             for where in ("in_domain", "unseen"):
-                value = mean(lambda one, where=where, what=what: one[where][what]["0.9"])
+                value = mean(lambda one, where=where, what=what: one[where][what][COVERAGE])
                 cells.append(show.format(value).replace("%", " %"))
         for where in ("in_domain", "unseen"):
             for when in ("error_before", "error_after"):
@@ -239,7 +242,7 @@ def trust(name: str) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     count = sum(len(ones) for ones in found.values())
     notes = [
-        f"{count} runs, means over the unseen domains named. Sets at coverage 0.9. In-domain: held-back test images of the",
+        f"{count} runs, means over the unseen domains named. Sets at coverage {COVERAGE}. In-domain: held-back test images of the",
         "sources. Calibration error: at temperature 1, and after temperature scaling. AUROC of the largest logit: in-domain",
         "images against those of the unseen domain, noise, and letters; 50 % is chance, and below 50 % the model is surer",
         "of the strangers.",

@@ -30,5 +30,4 @@ def assert_same(one: Path, other: Path) -> None:
     assert_same_tensors(a.state, b.state)
     assert_same_tensors(dict(sorted(a.memory.items())), dict(sorted(b.memory.items())))
     # What calibrates the model came back over the wire, to the last bit.
-    calibration = RunDirectory(one).calibration()
-    assert calibration is not None and calibration == RunDirectory(other).calibration()
+    assert RunDirectory(one).calibration() == RunDirectory(other).calibration()

@@ -104,8 +104,8 @@ def check(
     """
     index = index_site(folder, trained.classes, apart=(UNLABELLED,))
     files = [index.root / path for path in index.paths]
-    alone = unlabelled if unlabelled is not None else folder / UNLABELLED
-    others = find_images(alone) if unlabelled is not None or alone.is_dir() else []
+    place = unlabelled if unlabelled is not None else folder / UNLABELLED
+    others = find_images(place) if unlabelled is not None or place.is_dir() else []
     bad: list[str] = [] if broken is None else broken
     seen, total = 0, len(files) + len(others)
 
@@ -123,12 +123,9 @@ def check(
         raise UserError(f"None of the images in {folder} can be read.")
     logits_NK = np.concatenate([logits for logits, _ in parts])
     labels_N = np.array([label for _, labels in parts for label in labels], dtype=np.int64)
-    unread = len(bad)
-    powered = None
-    if others:
-        alone_NK = np.concatenate([logits for _, logits in read(others)])
-        powered = _powered(trained, logits_NK, labels_N, alone_NK)
-    return checked(trained, logits_NK, labels_N, coverage, unread, powered)
+    alone = [logits for _, logits in read(others)] if others else []
+    powered = _powered(trained, logits_NK, labels_N, np.concatenate(alone)) if alone and len(labels_N) > 1 else None
+    return checked(trained, logits_NK, labels_N, coverage, len(bad), powered)
 
 
 def checked(
@@ -165,8 +162,10 @@ def checked(
     )
 
 
-def _powered(trained: Trained, logits_NK: Numbers, labels_N: Labels, alone_NK: Numbers) -> PredictionPowered:
+def _powered(trained: Trained, logits_NK: Numbers, labels_N: Labels, alone_NK: Numbers) -> PredictionPowered | None:
     """The guess of "this image is classified right" is the model's own probability of its answer."""
+    if len(alone_NK) < 2:
+        return None
     right_N = (logits_NK.argmax(axis=1) == labels_N).astype(np.float64)
     guesses_N = trained.probabilities(logits_NK).max(axis=1)
     alone_N = trained.probabilities(alone_NK).max(axis=1)
