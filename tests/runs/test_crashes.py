@@ -238,11 +238,12 @@ def test_each_file_of_a_run_damaged_is_a_sentence_or_the_same_bits(damage: str, 
         "lock",
     }
     for name in files:
+        if name.name == "result.json" or name.parts[:2] == ("clients", "b"):  # as one client's, so the other's
+            continue
         run = RunDirectory(Path(shutil.copytree(whole, tmp_path / "run")))
         (run.path / "result.json").unlink()
-        if (run.path / name).exists():
-            DAMAGE[damage](run.path / name)
-        for words in (["show"], ["ledger", "verify"]):
+        DAMAGE[damage](run.path / name)
+        for words in (["show"], ["ledger", "verify"])[: 2 if name.name == "audit.jsonl" else 1]:
             found = CliRunner().invoke(app, [*words, str(run.path)])
             assert found.exit_code in (0, 1 if words == ["ledger", "verify"] else 0, 2), (name, words, found.exception)
             assert found.exception is None or isinstance(found.exception, SystemExit), (name, words, found.exception)
