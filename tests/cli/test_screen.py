@@ -106,7 +106,8 @@ def test_a_pipe_gets_tabs(folder: Path) -> None:
     assert lines[0][0] == "data" and lines[0][-1] == "directory" and {len(line) for line in lines} == {len(lines[0])}
     assert len(lines) == 1 + len(LONG) * len(TARGETS) * 3
     methods = [line.split("\t") for line in said("methods").splitlines()]
-    assert methods[0] == ["method", "what it is", "sends beyond weights"] and {len(line) for line in methods} == {3}
+    assert methods[0][0] == "method" and {len(line) for line in methods} == {len(methods[0])}
+    assert "fedavg" in [line[0] for line in methods]
 
 
 def test_json_is_what_the_records_say(folder: Path) -> None:
@@ -116,7 +117,7 @@ def test_json_is_what_the_records_say(folder: Path) -> None:
     assert [line["round"] for line in one["rounds"]] == [1, 2, 3, 4] and len(one["evaluations"]) == 2
     (method,) = json.loads(said("methods", "fedprox", "--json"))
     assert method["name"] == "fedprox" and [field["name"] for field in method["fields"]] == ["mu"]
-    assert {"name", "headline", "sends"} == set(json.loads(said("methods", "--json"))[0])
+    assert {"name", "headline", "sends"} <= set(json.loads(said("methods", "--json"))[0])
     assert len(collect(folder).rows()) == 48  # what `bench --json` prints
 
 

@@ -41,12 +41,12 @@ def methods(
         if as_json:
             print_json([asdict(card) for group in groups.values() for card in group])
             return
-        columns = ["idea", "method", "year", "what it is", "sends beyond weights", "owns"]
+        columns = ["method", "year", "idea", "what it is", "sends beyond weights", "owns"]
         rows = [
             [
-                FAMILIES[family],
                 card.name,
                 str(card.year or ""),
+                FAMILIES[family],
                 card.headline,
                 card.sends or "nothing",
                 ", ".join(card.owns),
@@ -54,9 +54,12 @@ def methods(
             for family, group in groups.items()
             for card in group
         ]
-        print_table(columns, rows, folded=[columns[0], *columns[3:]])
+        print_table(columns, rows, folded=columns[2:])
         if in_terminal():
-            say("`unseen methods NAME` explains one; fedbn+fedprox runs two as one, unless both own one verb.")
+            say(
+                "`unseen methods NAME` explains one; fedbn+fedprox runs two as one,",
+                "unless both own one verb.",
+            )
         return
     check_names(name)
     from unseen.method import parts_of

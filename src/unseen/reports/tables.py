@@ -182,7 +182,7 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
     if against is not None and comparisons:
         grid.notes.append(
             f"95 % of Δ: a bootstrap over seeds within targets. p: Wilcoxon's signed-rank test, two-sided, against "
-            f"{titled(against)} over pairs of target and seed; Holm: corrected for {len(comparisons)} "
+            f"{titled(str(against))} over pairs of target and seed; Holm: corrected for {len(comparisons)} "
             f"comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target are not independent."
         )
     return grid
