@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+import unseen
 from unseen.core.errors import UserError
 from unseen.core.files import atomic
 from unseen.engines.flower.config import Deployment, toml_lines
@@ -70,8 +71,6 @@ def write_app(
     `bind` is the address that the proxy listens on (all of them without), `allow` the networks that may come in, and
     `images` the sites' folders where this machine knows them.
     """
-    import unseen
-
     folder = folder.expanduser().resolve()
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"The folder {folder} is not empty; give a new one.")
