@@ -1,4 +1,4 @@
-"""Flower as the engine: orders and replies are its messages. The only room that knows Flower (flwr 1.41 and 1.42).
+"""Flower as the engine: orders and replies are its messages. The only room that knows Flower (flwr 1.41).
 
 records      orders and replies as records of a message, and back
 grid         the engine: who is there, orders out, replies in, who is missing
