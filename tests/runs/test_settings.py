@@ -25,7 +25,7 @@ from unseen.runs.settings import Settings
 
 
 def test_every_setting_is_an_option_of_run_and_bench() -> None:
-    for command, without in (("run", set()), ("bench", {"engine"})):
+    for command, without in (("run", set()), ("bench", {"engine", "client_gpus"})):
         text = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).output
         for name, setting in options_of(Settings).items():
             assert (setting.flag in text) == (name not in without), f"{command} {setting.flag}"

@@ -23,7 +23,7 @@ EXAMPLE = (
 )
 
 
-@with_settings(without=("engine",))
+@with_settings(without=("engine", "client_gpus"))
 def bench(
     settings: dict[str, Any],
     methods: Annotated[

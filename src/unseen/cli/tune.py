@@ -17,7 +17,7 @@ EXAMPLE = (
 )
 
 
-@with_settings(without=("engine",))
+@with_settings(without=("engine", "client_gpus"))
 def tune(
     settings: dict[str, Any],
     methods: Annotated[str, typer.Option(help="Methods with commas.", rich_help_panel=WHAT)],
