@@ -419,7 +419,8 @@ def audit(name: str) -> str:
     whole = f"target {audits[0].target}, seed {audits[0].seed}, {audits[0].budget}, effort {audits[0].effort:g}"
     proved = sum(one.same_bits is True for one in audits)
     lines = [
-        f"{audits[0].data}, {whole}. Replayed rounds had the run's own bits in {proved} of {len(audits)} audits.",
+        f"{audits[0].data}, {whole}.",
+        f"Replayed rounds had the run's own bits in {proved} of {len(audits)} audits.",
         "",
     ]
     tables = [markdown(replace(grid, notes=[])) for grid in audit_grids(audits)]  # the page itself has the words

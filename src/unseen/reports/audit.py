@@ -46,6 +46,7 @@ IDENTIFIED: dict[str, Pick] = {
     "features, 1 step of 1": _named("features", part="step of 1"),
     "features, 1 step of 16": _named("features", part="step of 16"),
     "matching, 1 image": _named("gradient matching", part="1 image, 1 step of 1, norms in train"),
+    "matching, 1 image, norms in eval mode": _named("gradient matching", part="1 image, 1 step of 1, norms in eval"),
     "matching, 4": _named("gradient matching", part="4 images, 1 step of 4"),
     "matching, 16": _named("gradient matching", part="16 images, 1 step of 16"),
     "matching, an epoch": _named("gradient matching", part="16 images, 4 steps of 4"),
