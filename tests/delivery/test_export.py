@@ -22,14 +22,13 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from tests.small_runs import run_local, settings
-from tests.tiny_work import BACKBONES, tiny_net
+from tests.tiny_work import tiny_net
 from unseen.cli import app
 from unseen.core.errors import UserError
 from unseen.data.pictures import decode
 from unseen.delivery import graph
 from unseen.delivery.pack import ModelFile, Thresholds
 from unseen.method import Method
-from unseen.nets.backbones import ConvNet, OwnAnatomy
 from unseen.nets.net import Net
 from unseen.nets.parts.branches import Branches
 from unseen.registry import parse, registered
@@ -59,14 +58,6 @@ def digits() -> Tensor:
     return images.batch(torch.arange(0, 480, 40)).x
 
 
-def small_net(method: Method) -> Net:
-    """Three stages, the fewest that every method can be built on: the exporter's time is the number of operations."""
-    if method.name in BACKBONES:
-        return tiny_net(method)
-    torch.manual_seed(0)
-    return method.build(Net(ConvNet(widths=(8, 8, 16)), OwnAnatomy(), 3, image_size=32, backbone_name="convnet"))
-
-
 def computation(method: Method, net: Net) -> tuple[str, ...]:
     """What a prediction is made of. Methods that differ in training only have the same, and share their graph."""
     rule = type(method).predict
@@ -82,7 +73,7 @@ def used(method: Method, net: Net) -> dict[str, Tensor]:
 
 def as_if_trained(method: Method) -> Net:
     """Running statistics of digits, no parameter that is still 0 or 1, and two clients' branches where there is room."""
-    net = small_net(method)
+    net = tiny_net(method)
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = 0.5
@@ -106,7 +97,7 @@ GRAPHS: dict[tuple[str, ...], tuple[Net, object]] = {}
 @pytest.mark.parametrize("name", list(registered()))
 def test_the_graph_answers_as_the_library_does(name: str) -> None:
     method = parse(name)
-    key = computation(method, small_net(method))
+    key = computation(method, tiny_net(method))
     if key not in GRAPHS:
         made = as_if_trained(method)
         before = {k: v.clone() for k, v in made.state_dict().items()}
@@ -117,7 +108,7 @@ def test_the_graph_answers_as_the_library_does(name: str) -> None:
         net = made
     else:
         first, session = GRAPHS[key]
-        net = small_net(method).eval()
+        net = tiny_net(method).eval()
         assert used(method, net).keys() == used(method, first).keys()
         net.load_state_dict(used(method, first), strict=False)
     assert [i.name for i in session.get_inputs()] == ["images"] and session.get_inputs()[0].shape[1:] == [3, 32, 32]
