@@ -352,12 +352,13 @@ def robust(clients: str) -> str:
         return "No record yet: `python benchmarks/robust.py`.\n"
     order = ("none", "scaled", "sign flip", "label flip", "backdoor")
     attacks = [attack for attack in order if any(record["attack"] == attack for record in found)]
-    lines = [f"| method | {' | '.join(attacks)} | backdoor opens |", "|---" * (len(attacks) + 2) + "|"]
+    columns = [*attacks, "backdoor opens"] if "backdoor" in attacks else attacks
+    lines = [f"| method | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name in dict.fromkeys(record["method"] for record in found):
         own = [record for record in found if record["method"] == name]
         cells = [_share([r["accuracy"] for r in own if r["attack"] == attack]) for attack in attacks]
-        opens = _share([r["backdoor"] for r in own if r["attack"] == "backdoor"])
-        lines.append(f"| {name} | {' | '.join(cells)} | {opens} |")
+        cells += [_share([r["backdoor"] for r in own if r["attack"] == "backdoor"])] * ("backdoor" in attacks)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     targets, seeds, rounds = (sorted({record[key] for record in found}) for key in ("target", "seed", "rounds"))
     spelled = [", ".join(map(str, values)) for values in (targets, seeds, rounds)]
     return "\n".join(lines) + (

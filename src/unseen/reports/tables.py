@@ -388,7 +388,7 @@ def latex(grid: Grid) -> str:
     r"""A booktabs table: `\usepackage{booktabs}` is all it needs."""
     marks: dict[int, Callable[[str], str]] = {1: lambda t: rf"\textbf{{{t}}}", 2: lambda t: rf"\underline{{{t}}}"}
     lines = [
-        *(f"% {note}" for note in grid.notes),  # a caption has one line; what must be known stands here
+        *(f"% {plain(note)}" for note in grid.notes),  # a caption has one line; what must be known stands here
         r"\begin{table}[t]",
         r"\centering",
         rf"\caption{{{_tex(grid.title)}.}}",
