@@ -119,3 +119,13 @@ def test_the_live_page_is_for_this_machine_alone(tmp_path: Path) -> None:
     jobs[2].reason = "no <images>"
     done = live_page(jobs, tmp_path, 1)
     assert "http-equiv" not in done and "no &lt;images&gt;" in done
+
+
+def test_a_remark_is_no_part_of_the_name_and_changes_no_colour(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.50, "ccst": 0.5004})  # whose runs have a remark
+    (group,) = collect(tmp_path).groups
+    assert [row.label for row in group.rows] == ["fedavg", "ccst (weight-free, ours)"]
+    assert "CCST and FedAvg are level over 6 pairs (less than 0.1 points apart)." in findings(group)
+    page = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
+    own = f"h{colour_of('ccst') - 10}"
+    assert f'value="ccst (weight-free, ours)"><i class="{own}"></i>CCST (weight-free, ours)' in page

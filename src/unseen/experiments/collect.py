@@ -82,6 +82,11 @@ class Row:
         return next((result.remark for result in self.results.values() if result.remark), "")
 
     @property
+    def is_default(self) -> bool:
+        """Is this the method with no field changed, of one folder? Its label is its name, and a remark perhaps."""
+        return not self.fields and not self.label.endswith(("]", CHOSEN)) and self.label.startswith(self.method)
+
+    @property
     def as_published(self) -> bool:
         """Is this the method as its paper has it, so that the paper's number may stand beside it?"""
         # Where its fields make it so, a file calls it by its plain name, or names the paper's or its code's variant.

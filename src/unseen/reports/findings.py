@@ -23,8 +23,8 @@ def findings(group: Group, baseline: str | None = None) -> list[str]:
         best, second = ranked[:2]
         ahead = group.average(best).mean - group.average(second).mean
         said.append(
-            f"{titled(best.label)} has the best mean over unseen domains, {group.average(best).mean:.1f} %; "
-            f"{titled(second.label)} follows {ahead:.1f} points behind."
+            f"{plain_name(best)} has the best mean over unseen domains, {group.average(best).mean:.1f} %; "
+            f"{plain_name(second)} follows {ahead:.1f} points behind."
         )
     against = group.baseline(baseline)
     compared = sorted(group.comparisons(baseline).items(), key=lambda pair: -pair[1].difference)
@@ -43,16 +43,22 @@ def findings(group: Group, baseline: str | None = None) -> list[str]:
     gap = _gap(ranked[0], group) if ranked else None
     if gap is not None:
         said.append(gap)
-    more = [titled(row.label) for row in group.rows if row.sends]
+    more = [plain_name(row) for row in group.rows if row.sends]
     if more:
         said.append(f"{', '.join(more)} send{'s' if len(more) == 1 else ''} more than the model's weights.")
     return said
 
 
+def plain_name(row: Row) -> str:
+    """The method without its remark, which stands in the table: the sentence is about the method."""
+    return titled(row.method) if row.is_default else titled(row.label)
+
+
 def compared_sentence(row: Row, one: Comparison, against: str) -> str:
     """`FedFD-A is ahead of FedAvg by 9.2 points, 11 of 12 pairs (95 %: +7.1 to +11.0; p = 0.004)`."""
-    if one.difference == 0:
-        return f"{titled(row.label)} and {titled(against)} are level over {one.pairs} pairs."
+    if round(one.difference, 1) == 0:
+        pairs = f"{one.pairs} pair{'s' if one.pairs > 1 else ''}"
+        return f"{plain_name(row)} and {titled(against)} are level over {pairs} (less than 0.1 points apart)."
     ahead = one.difference > 0
     count = one.wins if ahead else one.losses
     sure = []
@@ -64,7 +70,7 @@ def compared_sentence(row: Row, one: Comparison, against: str) -> str:
         )
     beside = f" ({'; '.join(sure)})" if sure else " (too few seeds for an interval)"
     return (
-        f"{titled(row.label)} is {'ahead of' if ahead else 'behind'} {titled(against)} by {abs(one.difference):.1f} points, "
+        f"{plain_name(row)} is {'ahead of' if ahead else 'behind'} {titled(against)} by {abs(one.difference):.1f} points, "
         f"{count} of {one.pairs} pair{'s' if one.pairs > 1 else ''}{beside}."
     )
 
@@ -83,4 +89,4 @@ def _gap(best: Row, group: Group) -> str | None:
     if math.isnan(inside) or len(group.rows) < 2:
         return None
     lost = f"unseen domains cost {inside - outside:.1f} points"
-    return f"On its sources {titled(best.label)} reaches {percent(inside / 100)}: {lost}."
+    return f"On its sources {plain_name(best)} reaches {percent(inside / 100)}: {lost}."

@@ -159,7 +159,8 @@ def _shades(group: Group, baseline: str | None) -> list[int]:
     against = group.baseline(baseline)
     if against is not None and against not in bright:
         bright[-1] = against
-    return [colour_of(label) if label in bright else figures.OTHERS for label in labels]
+    keys = [row.method if row.is_default else row.label for row in group.rows]  # a remark changes no colour
+    return [colour_of(key) if label in bright else figures.OTHERS for key, label in zip(keys, labels, strict=True)]
 
 
 def _heat(group: Group) -> str:
