@@ -127,6 +127,10 @@ def test_its_card_says_without_torch_what_the_class_says(name: str) -> None:
     assert card in by_family()[kind.family]
 
 
+def test_no_method_drops_out_of_the_list() -> None:
+    assert sorted(card.name for group in by_family().values() for card in group) == sorted(cards())
+
+
 def test_silobn_equals_fedavg_under_full_participation(tmp_path: Path) -> None:
     """In training the running statistics do not touch the gradient, and averaging is linear (METHODS, 0 d)."""
     fedavg = federation("fedavg", tmp_path / "1", rounds=1)

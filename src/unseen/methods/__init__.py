@@ -30,6 +30,7 @@ FAMILIES = {  # the ideas, in the order of lists and pages
     "heads": "Heads of others",
     "normalisation": "Normalisation",
     "adapters": "Adapters and prompts",
+    "robust": "Against a client that lies",
     "": "Of your own",
 }
 OWN_FILES = "UNSEEN_METHODS"  # the variable with the files of `unseen --with`, which all processes of a run inherit
@@ -62,9 +63,10 @@ def cards() -> dict[str, Card]:
 
 
 def by_family() -> dict[str, list[Card]]:
-    """All methods by their idea, in the order of FAMILIES, and within an idea by year."""
-    every = sorted(cards().values(), key=lambda card: (card.year, card.name))
-    groups = {family: [card for card in every if card.family == family] for family in FAMILIES}
+    """All methods by their idea, in the order of FAMILIES, and within an idea by year. An idea of your own is the last."""
+    groups: dict[str, list[Card]] = {family: [] for family in FAMILIES}
+    for card in sorted(cards().values(), key=lambda card: (card.year, card.name)):
+        groups[card.family if card.family in FAMILIES else ""].append(card)
     return {family: group for family, group in groups.items() if group}
 
 
