@@ -71,8 +71,8 @@ def test_trust_is_told_by_method_with_means_over_its_runs(
 
     def where(coverage: float, error: float) -> dict[str, object]:
         return {
-            "coverage": {"0.9": coverage},
-            "set_size": {"0.9": 1.5},
+            "coverage": {"0.95": coverage},
+            "set_size": {"0.95": 1.5},
             "error_before": error,
             "error_after": error / 2,
         }
