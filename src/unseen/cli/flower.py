@@ -58,7 +58,7 @@ def init(
     ] = "localhost",
     port: Annotated[int, typer.Option(help="The port that the proxy publishes.", rich_help_panel=HOW)] = 8443,
     link_port: Annotated[int, typer.Option(help="The SuperLink's own port, on loopback.", rich_help_panel=HOW)] = 8000,
-    allow: Annotated[
+    allow_network: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NETWORK", help="Only these may reach the proxy, as 192.0.2.0/24; repeatable.", rich_help_panel=HOW
@@ -103,7 +103,7 @@ def init(
         host=host,
         port=port,
         link_port=link_port,
-        allow=allow or (),
+        allow=allow_network or (),
         client_certificates=client_certificates,
     )
     results().print(f"wrote {folder}; every command is in {folder / 'README.md'}", highlight=False)
