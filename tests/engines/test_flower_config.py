@@ -178,7 +178,7 @@ def test_a_site_file_says_what_is_wrong(tmp_path: Path, text: str, said: str) ->
         (["--sites", "a,b", "--target", "none", "--server-selection", "oracle"], "oracle needs an unseen domain"),
         (["--sites", "a,b", "--method", "doprompt", *SMALL], "transformer"),
         (["--sites", "a,b", *SMALL, "--weights", "nowhere.safetensors"], "nowhere.safetensors"),
-        (["--sites", "a,b", *SMALL, "--allow", "everyone"], "--allow"),
+        (["--sites", "a,b", *SMALL, "--network", "everyone"], "--network"),
     ],
 )
 def test_init_says_what_is_wrong(tmp_path: Path, words: list[str], said: str) -> None:

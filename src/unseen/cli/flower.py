@@ -58,10 +58,13 @@ def init(
     ] = "localhost",
     port: Annotated[int, typer.Option(help="The port that the proxy publishes.", rich_help_panel=HOW)] = 8443,
     link_port: Annotated[int, typer.Option(help="The SuperLink's own port, on loopback.", rich_help_panel=HOW)] = 8000,
-    allow: Annotated[
+    networks: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NETWORK", help="Only these may reach the proxy, as 192.0.2.0/24; repeatable.", rich_help_panel=HOW
+            "--network",
+            metavar="NETWORK",
+            help="Only these may reach the proxy, as 192.0.2.0/24; repeatable.",
+            rich_help_panel=HOW,
         ),
     ] = None,
     client_certificates: Annotated[
@@ -103,7 +106,7 @@ def init(
         host=host,
         port=port,
         link_port=link_port,
-        allow=allow or (),
+        allow=networks or (),
         client_certificates=client_certificates,
     )
     results().print(f"wrote {folder}; every command is in {folder / 'README.md'}", highlight=False)
