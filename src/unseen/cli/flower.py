@@ -61,7 +61,9 @@ def init(
     allow_network: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NETWORK", help="Only these may reach the proxy, as 192.0.2.0/24; repeatable.", rich_help_panel=HOW
+            metavar="NETWORK",
+            help="Only these may reach the proxy, as 192.0.2.0/24; repeatable.",
+            rich_help_panel=HOW,
         ),
     ] = None,
     client_certificates: Annotated[

@@ -122,7 +122,9 @@ def _access(folder: Path, allow: Sequence[str], client_certificates: bool) -> st
         try:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
-            raise UserError(f'"{network}" is not a network: write --allow-network 192.0.2.0/24, or an address.') from None
+            raise UserError(
+                f'"{network}" is not a network: write --allow-network 192.0.2.0/24, or an address.'
+            ) from None
         lines.append(f"allow {network};")
     lines += ["deny all;"] if allow else []
     if client_certificates:
