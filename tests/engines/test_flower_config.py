@@ -191,14 +191,14 @@ def test_init_says_what_is_wrong(tmp_path: Path, words: list[str], said: str) ->
 def test_no_site_need_be_left_out(tmp_path: Path) -> None:
     """`--target none` means in a deployment what it means in `unseen fit`: nothing is tested, the rest is the same."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[flower]")
-    from unseen.engines.flower.coordinator import _fitting, _target
+    from unseen.engines.flower.coordinator import _target
 
     words = ["--sites", "a,b", "--target", "none", "--backbone", "convnet", "--image-size", "32", "--weights", "none"]
     done = CliRunner().invoke(app, ["flower", "init", str(tmp_path / "app"), *words, "--test-every", "1"])
     assert done.exit_code == 0, done.output
     config = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     made = Deployment.from_config(config)
-    settings = _fitting(made)
+    settings = made.fitting()
     assert settings.target == "none" and settings.left_out == "no domain left out" and settings.plan.test_every == 0
     assert _target(made, ("x", "y")) is None
     assembly = assemble(PlannedRun(settings, parse(settings.method), None), RunData(("x", "y"), {}, None))

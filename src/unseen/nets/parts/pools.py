@@ -34,7 +34,7 @@ class Scaled(nn.Module):
         x = self.inner(x)
         if self.chosen.rows is None:
             return x
-        shape = (len(x), *[1] * (x.dim() - 2), -1)  # tokens in a row, or in a grid as the patches' embedding has them
+        shape = (x.shape[0], *[1] * (x.dim() - 2), -1)  # tokens in a row, or in a grid as the patches' embedding has them
         scale, shift = (part[self.chosen.rows].mean(1).view(shape) for part in (self.scale, self.shift))
         return x * scale + shift
 
@@ -51,7 +51,7 @@ class PooledHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         rows = self.chosen.rows
         if rows is None:  # asked for no image's own: the mean of all
-            rows = torch.arange(len(self.bias), device=features.device).expand(len(features), -1)
+            rows = torch.arange(len(self.bias), device=features.device).expand(features.shape[0], -1)
         weight, bias = self.weight[rows].mean(1), self.bias[rows].mean(1)
         return (weight * features[:, None]).sum(2) + bias
 
