@@ -32,14 +32,14 @@ def of_100(successes: int, trials: int, candidates: int = 100) -> Score:
     return proportion(successes, trials, 100.0 / candidates, 100.0)
 
 
-def mean(values: ArrayLike, chance: float | None = None, most: float = math.inf) -> Score:
-    """A mean with Student's interval, which ends at what is possible at most."""
+def mean(values: ArrayLike, chance: float | None = None, least: float = -math.inf, most: float = math.inf) -> Score:
+    """A mean with Student's interval, which ends at what is possible."""
     numbers = np.asarray(values, dtype=float)
     middle = float(numbers.mean())
     if len(numbers) < 2:
         return Score(middle, middle, middle, chance)
     reach = float(stats.t.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / math.sqrt(len(numbers)))
-    return Score(middle, middle - reach, min(most, middle + reach), chance)
+    return Score(middle, max(least, middle - reach), min(most, middle + reach), chance)
 
 
 def auc(members: ArrayLike, others: ArrayLike) -> Score:

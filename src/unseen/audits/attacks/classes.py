@@ -40,7 +40,7 @@ class ToldClasses:
                     asked += known.net.classes
         scores = {}
         if shares:
-            scores["images counted right"] = mean(shares, sum(blind) / len(blind), most=1.0)
+            scores["images counted right"] = mean(shares, sum(blind) / len(blind), least=0.0, most=1.0)
         if asked:
             scores["classes told right (there or not)"] = proportion(right, asked)
         return [

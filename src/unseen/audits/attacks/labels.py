@@ -82,7 +82,7 @@ class LabelCounts:
             plays=self.plays,
             saw=f"the update of the head's bias: {when}",
             real=real,
-            scores={"images counted right": mean(found, chance, most=1.0)},
+            scores={"images counted right": mean(found, chance, least=0.0, most=1.0)},
             words=f"{when}; chance is the guess that all classes are equally frequent.",
         )
 
