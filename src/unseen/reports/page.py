@@ -42,6 +42,7 @@ KINDS = {
     "statistics": "statistics",
     "metrics": "numbers for the log",
     "evaluation": "the model, to measure it",
+    "calibration": "what calibrates the model",
     "refused": "replies that were refused",
 }
 UNFOLDED = 4  # methods whose pictures are open when the page is
