@@ -311,7 +311,7 @@ def method(label: str, *names: str) -> str:
                 one = group.comparisons().get(row.label)
                 words = "" if one is None else f", {one.difference:+.1f} to FedAvg ({one.wins} of {one.pairs} pairs)"
                 spread = "" if math.isnan(average.std) else f" ± {average.std:.1f}"
-                lines.append(f"- `{name}`: {row.label} {average.mean:.1f}{spread} %{words}")
+                lines.append(f"- `{name}`: {titled(row.label)} {average.mean:.1f}{spread} %{words}")
     return "\n".join([*(lines or ["No runs of this version are recorded yet."]), ""])
 
 

@@ -34,7 +34,11 @@ class Scaled(nn.Module):
         x = self.inner(x)
         if self.chosen.rows is None:
             return x
-        shape = (x.shape[0], *[1] * (x.dim() - 2), -1)  # tokens in a row, or in a grid as the patches' embedding has them
+        shape = (
+            x.shape[0],
+            *[1] * (x.dim() - 2),
+            -1,
+        )  # tokens in a row, or in a grid as the patches' embedding has them
         scale, shift = (part[self.chosen.rows].mean(1).view(shape) for part in (self.scale, self.shift))
         return x * scale + shift
 
