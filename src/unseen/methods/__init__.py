@@ -31,6 +31,7 @@ FAMILIES = {  # the ideas, in the order of lists and pages
     "normalisation": "Normalisation",
     "adapters": "Adapters and prompts",
     "robust": "Against a client that lies",
+    "privacy": "Noise against what leaks",
     "": "Of your own",
 }
 OWN_FILES = "UNSEEN_METHODS"  # the variable with the files of `unseen --with`, which all processes of a run inherit

@@ -27,6 +27,8 @@ from unseen.nets.parts.clipping import change_of, clipped, moved
 @dataclass(frozen=True)
 class CentralDP(Method):
     name: ClassVar[str] = "centraldp"
+    year: ClassVar[int] = 2018
+    family: ClassVar[str] = "privacy"
     # A client that weighs more moves the mean farther: all weigh the same.
     traits: ClassVar[Traits] = Traits(counts_images=False, ignores=frozenset({"weigh"}))
 

@@ -27,6 +27,8 @@ from unseen.nets.parts.clipping import change_of, clipped, moved, norm_of
 @dataclass(frozen=True)
 class DP(Method):
     name: ClassVar[str] = "dp"
+    year: ClassVar[int] = 2018
+    family: ClassVar[str] = "privacy"
     traits: ClassVar[Traits] = Traits()
 
     clip: float = 1.0  # C, the largest norm of a client's change
