@@ -80,7 +80,7 @@ def test_what_is_sent_beyond_weights_is_marked_and_said(runs: Path, tmp_path: Pa
     )
     assert "MORE THAN WEIGHTS" not in invoke("show", silent)  # without its generator it sends nothing
     table = invoke("show", tmp_path)
-    assert table.count("MB *") == 1 and "* more than the model's weights was sent" in " ".join(table.split())
+    assert table.count("MB *") == 1  # in a pipe the table alone: what the star means is said in a terminal
     assert "*" not in invoke("show", runs)
 
 
@@ -105,10 +105,12 @@ def test_show_has_settings_curves_accuracies_and_ledger(runs: Path) -> None:
     text = invoke("show", only(runs, "street"))
     assert "fedavg on digits, unseen street, seed 0, protocol digits" in text
     assert "1 rounds of 1 step of 16" in text
-    for word in ("loss", "validation", "unseen accuracy", "what crossed", "up", "down", "unseen predict"):
+    for word in ("loss", "validation", "unseen accuracy", "up", "down", "unseen predict"):
         assert word in text
     both = invoke("show", runs)
-    assert "2 runs" in both and "street" in both and "ink" in both
+    assert (
+        len(both.splitlines()) == 3 and "street" in both and "ink" in both
+    )  # in a pipe: a line of names, a line per run
 
 
 def test_predict_writes_a_row_per_image(runs: Path, tmp_path: Path) -> None:

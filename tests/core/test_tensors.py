@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from unseen.core.errors import UserError
 from unseen.core.tensors import RunningMean, load, pick, prefixed, snapshot, squared_distance, unprefixed
 
 
@@ -23,7 +24,7 @@ def test_snapshot_does_not_follow_later_steps() -> None:
 
 
 def test_load_refuses_unknown_names() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(UserError, match='"nothing" does not fit this net'):
         load(nn.Linear(2, 1), {"nothing": torch.zeros(1)})
 
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,9 +32,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that are decoded, as they are."""
     seen: list[Path] = []
 
-    def counting(file: Path, size: int) -> np.ndarray:
+    def counting(file: Path, size: int, *more: Any) -> np.ndarray:
         seen.append(file)
-        return decode(file, size)
+        return decode(file, size, *more)
 
     monkeypatch.setattr(room, "decode", counting)
     return seen

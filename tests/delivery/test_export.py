@@ -62,7 +62,8 @@ def computation(method: Method, net: Net) -> tuple[str, ...]:
     """What a prediction is made of. Methods that differ in training only have the same, and share their graph."""
     rule = type(method).predict
     parts = (net.backbone, net.inserted, net.neck, net.head) if rule is Method.predict else (net,)
-    return (rule.__qualname__, *map(repr, parts))
+    shapes = (f"{key} {tuple(value.shape)}" for key, value in used(method, net).items())
+    return (rule.__qualname__, *map(repr, parts), *shapes)
 
 
 def used(method: Method, net: Net) -> dict[str, Tensor]:
@@ -81,7 +82,7 @@ def as_if_trained(method: Method) -> Net:
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=rng))
-        net.train()(digits())
+        net.train().maps(digits())
         net.eval()
         for room in net.norms(Branches):
             own = room.flat(net.state_dict())
