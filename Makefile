@@ -28,7 +28,8 @@ demo: setup ## train three styles of digits together, test on the fourth, with t
 	@echo "look next: open demo/report.html;  $(BIN)/unseen show demo;  $(BIN)/unseen methods gperxan"
 
 # Tests that take minutes of real Flower processes. One process: two deployments at once would run into each other's time-outs.
-FLOWER := tests/engines/test_flower_example.py tests/engines/test_flower_faults.py tests/engines/test_flower_every_method.py
+EXAMPLE := tests/engines/test_flower_same_bits.py tests/engines/test_flower_example.py
+FLOWER := $(EXAMPLE) tests/engines/test_flower_faults.py tests/engines/test_flower_every_method.py
 
 test: setup ## all tests but those of `make flower` (two processes)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(FLOWER:%=--ignore %)
@@ -36,8 +37,8 @@ test: setup ## all tests but those of `make flower` (two processes)
 flower: setup ## real Flower processes: the hospital example; sites killed, lying and coming back; every method deployed
 	@$(BIN)/python -m pytest $(FLOWER) --durations 10
 
-example: setup ## the hospital example: three sites train with Flower, a fourth predicts (real processes)
-	@$(BIN)/python -m pytest tests/engines/test_flower_example.py
+example: setup ## real Flower processes: a deployment has the local engine's bits; the hospital example
+	@$(BIN)/python -m pytest $(EXAMPLE)
 
 check: setup ## format, lint, types, import rules
 	@$(BIN)/ruff format --check .

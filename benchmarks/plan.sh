@@ -2,6 +2,7 @@
 # The plan of docs/runs.md, from the top, one run at a time; goes on where it was stopped.
 #
 #   nice -n 10 benchmarks/plan.sh OUT [STEP...]      # steps by number; all by default
+#   SEEDS=1-2 benchmarks/plan.sh OUT 1               # the seeds of step 1 that have no records yet
 #
 # PACS and the ImageNet weights are looked for beside the repository; steps that need them are left out without them.
 set -euo pipefail
@@ -15,7 +16,7 @@ six=fedavg,fedfd-a,gperxan,stablefdg,fedfd,fedadg
 
 step() {
     case $1 in
-    1) "$unseen" bench --data digits --methods $six --seeds 0-2 --workers 1 --out "$out/digits" ;;
+    1) "$unseen" bench --data digits --methods $six --seeds "${SEEDS:-0-2}" --workers 1 --out "$out/digits" ;;
     2) [[ -d $shared/data/PACS ]] && "$unseen" bench "${pacs[@]}" --methods $six --seeds 0 --workers 1 --out "$out/pacs" ;;
     3) "$unseen" bench --data digits --methods all --seeds 0-1 --workers 1 --out "$out/digits" ;;
     4) "$unseen" tune --data digits --methods $six,fedprox,moon,rsc,csac,sfa,jigen --workers 1 --out "$out/tuned" ;;
