@@ -9,11 +9,14 @@ import pytest
 from PIL import Image
 
 import unseen
+from tests.report.runs import invent
 from tests.small_runs import run_local, settings
 from unseen.audits.audit import audit_run
 from unseen.audits.findings import AuditResult, Finding, Score, find_audits, read_audit
 from unseen.core.errors import UserError
+from unseen.experiments.collect import collect
 from unseen.reports.audit import audit_grids, audit_section
+from unseen.reports.page import write_page
 from unseen.runs.directory import RunDirectory
 
 
@@ -84,3 +87,12 @@ def test_the_table_has_a_row_per_audit_and_marks_what_leaks(tmp_path: Path) -> N
     page = audit_section(tmp_path)
     assert page.count("data:image/png;base64,") == 2 and "What leaks" in page
     assert audit_section(tmp_path / "0" / "nothing") == ""
+
+
+def test_the_report_of_a_folder_has_its_audits(tmp_path: Path) -> None:
+    (run, *_) = invent(tmp_path, {"fedavg": 0.5}, seeds=(0,))
+    page = write_page(collect(tmp_path), tmp_path / "report.html")
+    assert "What leaks" not in page.read_text()
+    (run.path / "audit").mkdir()
+    (run.path / "audit" / "audit.json").write_text(json.dumps(made("fedavg", 40.0).to_json()))
+    assert "What leaks" in write_page(collect(tmp_path), page).read_text()

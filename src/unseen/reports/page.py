@@ -18,6 +18,7 @@ from unseen.experiments.collect import Collection, Group, Row
 from unseen.experiments.insight import insight_of
 from unseen.experiments.statistics import summarise
 from unseen.reports import figures
+from unseen.reports.audit import audit_section
 from unseen.reports.classes import by_class, flips
 from unseen.reports.figures import Series, text
 from unseen.reports.findings import findings
@@ -73,6 +74,7 @@ def _page(collection: Collection, baseline: str | None, target: str | None) -> I
     yield ". Accuracy is on a domain that no client had; numbers of different protocols are never in one table.</p>"
     for number, group in enumerate(collection.groups):
         yield from _group(group, number, baseline, target)
+    yield audit_section(collection.folder)
     yield from _again(collection)
     yield f"<footer>Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by unseen.</footer>"
     yield f"</main><script>{drawing}</script><script>{SCRIPT}</script></body></html>\n"
