@@ -13,6 +13,7 @@ from tests.data.trees import paint_tree
 TINY = {"rounds": 1, "local_steps": 1, "batch_size": 4, "image_size": 16, "test_every": 0, "backbone": "convnet"}
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_bench_evaluate_report_and_predict(tmp_path: Path) -> None:
     paint_tree(tmp_path / "sites", domains=3, classes=2, each=8)
     given = {**TINY, "data": "folder", "root": tmp_path / "sites", "weights": "none", "bottleneck": "none"}

@@ -7,33 +7,24 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import unseen
-from unseen.api import carry_out
 from unseen.cli import app
-from unseen.experiments import grid
 from unseen.experiments.choose import Choice
 from unseen.experiments.collect import collect
-from unseen.experiments.sweep import Job
 from unseen.methods import OWN_FILES
-from unseen.runs.progress import Silent
-from unseen.runs.run import PlannedRun
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "own_method.py"
 
 
 def test_own_method(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    original = unseen.run
-    monkeypatch.setattr(
-        unseen, "run", lambda **said: original(**{**said, "rounds": 1, "local_steps": 2}), raising=False
-    )
+    original, tiny = unseen.run, {"rounds": 1, "local_steps": 2, "image_size": 16}
+    monkeypatch.setattr(unseen, "run", lambda **said: original(**{**said, **tiny}), raising=False)
     monkeypatch.setattr("unseen.registry._own", {})
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert "with local BatchNorm:" in capsys.readouterr().out
@@ -59,25 +50,22 @@ def shown_with(monkeypatch: pytest.MonkeyPatch, file: Path, *words: str) -> subp
 
 def test_an_own_file_is_benched_beside_the_others(tmp_path: Path) -> None:
     """In processes of their own, two runs at once: they must find the file too."""
-    tiny = ["--rounds", 1, "--local-steps", 1, "--test-every", 0, "--targets", "ink", "--workers", 2]
-    done = unseen_with(EXAMPLE, "bench", "--methods", "fedavg,fedbn+fednudge:strength=0.5", *tiny, "--out", tmp_path)
+    tiny = ["--rounds", 1, "--local-steps", 1, "--image-size", 16, "--test-every", 0, "--targets", "ink"]
+    done = unseen_with(
+        EXAMPLE, "bench", "--methods", "fedavg,fedbn+fednudge:strength=0.5", *tiny, "--workers", 2, "--out", tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (group,) = collect(tmp_path).groups
     assert [row.label for row in group.rows] == ["fedavg", "fedbn+fednudge (fednudge.strength=0.5)"]
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_the_story_of_a_new_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Folders, choose, fit, check, predict and export. The runs of `choose` are made in this process, which starts no other."""
+    """Folders, choose, fit, check, predict and export."""
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
 
-    def here(jobs: Sequence[Job], *_: Any, **__: Any) -> None:
-        for job in jobs:
-            carry_out(PlannedRun.of(job.settings), job.directory, workers=1, watcher=Silent())
-            job.status = "finished"
-
-    monkeypatch.setattr(grid, "sweep", here)
     folder = ROOT / "examples" / "new_site"
     monkeypatch.setattr(sys, "argv", ["make_sites.py", str(tmp_path), "--each", "4"])
     runpy.run_path(str(folder / "make_sites.py"), run_name="__main__")

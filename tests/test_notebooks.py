@@ -13,6 +13,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pytest
 
+pytestmark = pytest.mark.usefixtures("runs_here")
+
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 SMALL = {"rounds": 1, "local_steps": 1, "batch_size": 4, "image_size": 16, "test_every": 1}
 

@@ -23,7 +23,7 @@ from unseen.runs.directory import RunDirectory
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     out = tmp_path_factory.mktemp("audited")
-    chosen = settings(rounds=2, local_steps=1, batch_size=4, test_every=0)
+    chosen = settings(rounds=2, local_steps=1, batch_size=4, image_size=16, test_every=0)
     run_local(chosen, out=out)
     return RunDirectory.of(chosen, out)
 

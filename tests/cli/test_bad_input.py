@@ -20,7 +20,7 @@ import unseen
 from unseen.cli import app
 from unseen.core import files
 
-TINY = ["--rounds", "1", "--local-steps", "1", "--workers", "1", "--test-every", "0"]
+TINY = ["--rounds", "1", "--local-steps", "1", "--image-size", "16", "--workers", "1", "--test-every", "0"]
 RUN = ["run", "--data", "digits", "--target", "street", *TINY]
 
 
@@ -153,7 +153,7 @@ def test_training_that_ends_in_nan_says_so(tmp_path: Path) -> None:
 
 
 # --- run directories ---------------------------------------------------------------------------------------------
-LONG = ["run", "--target", "street", "--rounds", "3", "--local-steps", "1", "--workers", "1", "--test-every", "0"]
+LONG = ["run", "--target", "street", "--rounds", "3", *TINY[2:]]
 
 
 class Enough(Exception):

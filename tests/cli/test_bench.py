@@ -79,7 +79,7 @@ def test_a_bench_as_a_file(tmp_path: Path) -> None:
 
 def test_a_bench_and_its_report_from_end_to_end(tmp_path: Path) -> None:
     words = ["bench", "--methods", "fedavg,silobn", "--targets", "street", "--workers", "2", "--out", str(tmp_path)]
-    tiny = ["--rounds", "1", "--local-steps", "1", "--batch-size", "16", "--test-every", "0"]
+    tiny = ["--rounds", "1", "--local-steps", "1", "--batch-size", "16", "--image-size", "16", "--test-every", "0"]
     done = CliRunner().invoke(app, [*words, *tiny])
     assert done.exit_code == 0, done.output
     assert "2 runs, 0 of them finished before" in done.output and "[2/2]" in done.output
@@ -92,9 +92,10 @@ def test_a_bench_and_its_report_from_end_to_end(tmp_path: Path) -> None:
     assert "silobn" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_a_folder_is_evaluated_by_several_rules_and_the_report_has_them(tmp_path: Path) -> None:
     words = ["bench", "--methods", "fedavg,bin", "--targets", "street,ink", "--workers", "2", "--out", str(tmp_path)]
-    tiny = ["--rounds", "1", "--local-steps", "1", "--batch-size", "16", "--test-every", "0"]
+    tiny = ["--rounds", "1", "--local-steps", "1", "--batch-size", "16", "--image-size", "16", "--test-every", "0"]
     assert CliRunner().invoke(app, [*words, *tiny]).exit_code == 0
     evaluate = ["evaluate", str(tmp_path), "--inference", "iabn,tbn:batch=32,fixed-alpha", "--set", "alpha=0"]
     found = CliRunner().invoke(app, evaluate)

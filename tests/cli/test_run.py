@@ -26,7 +26,7 @@ from unseen.core.errors import UserError
 from unseen.method import Method, Traits
 from unseen.runs.planning import read_fields, read_seeds
 
-TINY = ["--rounds", "1", "--local-steps", "1", "--workers", "1", "--test-every", "0"]
+TINY = ["--rounds", "1", "--local-steps", "1", "--image-size", "16", "--workers", "1", "--test-every", "0"]
 
 
 def invoke(*words: object) -> str:

@@ -59,7 +59,8 @@ def test_every_word_is_read_once(command: str, tmp_path: Path, monkeypatch: pyte
     counting(monkeypatch, counts, "unseen.runs.images", "load_index")
     counting(monkeypatch, counts, "unseen.runs.directory", "directory_for")
     counting(monkeypatch, counts, "unseen.runs.planning", "content_of")
-    tiny = ["--rounds", "1", "--local-steps", "1", "--batch-size", "8", "--test-every", "0", "--out", str(tmp_path)]
+    tiny = ["--rounds", "1", "--local-steps", "1", "--batch-size", "8", "--image-size", "16", "--test-every", "0"]
+    tiny += ["--out", str(tmp_path)]
     if command == "run":
         words = ["run", "--target", "street", "--method", "fedprox", "--workers", "1", *tiny]
         expected = {"parse": 1, "load_index": 1, "directory_for": 1, "content_of": 1}

@@ -127,7 +127,9 @@ def test_the_graph_answers_as_the_library_does(name: str) -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run")
-    chosen = settings(method="stablefdg", target="street", rounds=1, local_steps=2, batch_size=8, test_every=0)
+    chosen = settings(
+        method="stablefdg", target="street", rounds=1, local_steps=2, batch_size=8, image_size=16, test_every=0
+    )
     result = run_local(chosen, out=out)
     assert result.directory is not None
     return result.directory

@@ -22,7 +22,8 @@ COMPOSED = [
 ]
 # FedOMG goes up to 1.2 times as far as the mean in the first rounds, and the averaged running statistics do not fit it yet.
 # FedSpeed sends twice its first moves, which those statistics do not fit either.
-ROUNDS = {"fedomg": 6, "fedspeed": 5}
+# MixStyle's 18 steps are too few on some CPUs: other kernels, another luck.
+ROUNDS = {"fedomg": 6, "fedspeed": 5, "mixstyle+guide": 6}
 
 
 @pytest.mark.parametrize("name", METHODS + COMPOSED)

@@ -22,7 +22,7 @@ from unseen.runs.directory import RunDirectory, directory_for, find_runs
 from unseen.runs.results import RunResult
 from unseen.runs.settings import Settings, with_seed
 
-TINY: dict[str, Any] = {"rounds": 4, "local_steps": 2, "batch_size": 16, "test_every": 2}
+TINY: dict[str, Any] = {"rounds": 4, "local_steps": 2, "batch_size": 16, "image_size": 16, "test_every": 2}
 
 
 def tiny(method: str = "fedbn", target: str = "street", **changes: Any) -> Settings:

@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -54,30 +50,6 @@ def test_attention_scores_and_weighted_mean_against_numpy(attention: str, simila
     # without partners, as at test time, an image attends to itself
     alone = [numpy_scores(layer, x[i], [x[i]], similarity == "cosine") for i in range(4)]
     np.testing.assert_allclose(layer.scores(maps).detach().numpy(), np.stack(alone), rtol=1e-4, atol=1e-6)
-
-
-BITS = """
-import hashlib
-import torch
-torch.set_num_threads(1)
-from unseen.nets.parts.attention import Highlighter
-torch.manual_seed(0)
-for size, side in ((17, 7), (32, 4)):
-    layer, maps = Highlighter(128), torch.randn(size, 128, side, side).requires_grad_()
-    (layer(maps, torch.arange(size).roll(1)) * torch.randn(size, 128)).sum().backward()
-    for value in (maps.grad, layer.query.weight.grad, layer.key.weight.grad):
-        print(hashlib.sha256(value.numpy().tobytes()).hexdigest())
-"""
-
-
-def test_the_gradient_has_the_same_bits_whatever_kernels_mkl_takes() -> None:
-    def bits(**kernels: str) -> str:
-        kept = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
-        environment = {**kept, "UNSEEN_CPU": "native", "ATEN_CPU_CAPABILITY": "avx2", **kernels}
-        command = [sys.executable, "-c", BITS]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-
-    assert bits() == bits(MKL_CBWR="AVX2")
 
 
 def test_convolution_scores_against_numpy() -> None:

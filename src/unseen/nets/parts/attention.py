@@ -3,7 +3,7 @@
 The attention of a key image i to a query image j scores each position of i by its mean similarity to all of j's.
 The mean over query positions is taken before the product: the same numbers as Eq. 6 without the HW x HW matrix.
 Maps are read as positions, B x HW x C, which is the same memory in the channels-last layout. Products of single vectors
-are elementwise, not by torch.bmm: the last bits of its gradient depend on the kernels that MKL takes.
+are elementwise, not by torch.bmm, whose gradient depends on one more choice of kernels that MKL makes.
 """
 
 from __future__ import annotations
