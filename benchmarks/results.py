@@ -186,9 +186,10 @@ def runs(name: str) -> str:
     commits = sorted({result.commit for result in results if result.commit})
     seconds = sorted(result.seconds for row in group.rows if row.label == "fedavg" for result in row.results.values())
     lines = ["```", *said, f"unseen report benchmarks/results/{name}", "```", ""]
+    kernels = sorted({f"{r.kernels} on {r.cpu or 'a CPU that was not recorded'}" for r in results})
     lines.append(
         f"{len(results)} runs; seeds {', '.join(map(str, group.seeds))}; kernels "
-        f"{', '.join(sorted({r.kernels for r in results}))}; commits {', '.join(commits) or 'not recorded'}; "
+        f"{', '.join(kernels)}; commits {', '.join(commits) or 'not recorded'}; "
         + (f"a FedAvg run took {seconds[len(seconds) // 2]:.0f} s (median)." if seconds else "")
     )
     return "\n".join(lines) + "\n"

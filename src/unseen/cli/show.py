@@ -132,7 +132,8 @@ def _one(run: RunDirectory) -> None:
         f"the last round: unseen accuracy {percent(about.last_accuracy)}, in-domain "
         f"{percent(about.last_in_domain_accuracy)}",
         about.ledger,
-        f"{duration(about.seconds)}, {about.clients} clients, {about.parameters:,} parameters, kernels {about.kernels}",
+        f"{duration(about.seconds)}, {about.clients} clients, {about.parameters:,} parameters, kernels {about.kernels}"
+        + (f" on {about.cpu}" if about.cpu else ""),
         *filter(None, [about.kernels_remark, about.remark and f"the method as it was run: {about.remark}"]),
         *(
             f"unseen accuracy {percent(line.accuracy)} by the inference rule {rule}"

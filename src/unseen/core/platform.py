@@ -2,12 +2,12 @@
 
 Nothing here happens by an import: whoever starts a run asks for it, and it then holds for this process and its children.
 
-**The same kernels on every x86-64 CPU**, so that a run has the same bits on another machine. torch, oneDNN, MKL and
-OpenBLAS look at the CPU and take the widest kernels it has. Those of AVX-512 sum in another order than those of AVX2, and
-training makes points of accuracy of the last digit: FedAvg on `digits` (unseen colour, seed 0) has 78.95 % by AVX2's and
-80.40 % by AVX-512's. x86-64 CPUs have had AVX2 for ten years, so its kernels are taken where it is. `UNSEEN_CPU=native`
-takes the CPU's own instead; docs/speed.md has what that is worth. So does bfloat16 on a CPU, which by AVX2's kernels is
-more than ten times as slow as float32.
+**The same kernels on every x86-64 CPU**, so that a run has the same bits on another machine of the same kind. torch,
+oneDNN, MKL and OpenBLAS look at the CPU and take the widest kernels it has. Those of AVX-512 sum in another order than
+those of AVX2, and training makes points of accuracy of the last digit. x86-64 CPUs have had AVX2 for ten years, so its
+kernels are taken where it is. That is not all they look at: between two models of CPU the last bits can still differ,
+so a result also names the CPU. `UNSEEN_CPU=native` takes the CPU's own kernels; docs/speed.md has what that is worth. So
+does bfloat16 on a CPU, which by AVX2's kernels is more than ten times as slow as float32.
 
 **Freed memory is kept.** glibc gives blocks over 32 MB back to the system as soon as they are freed, and a new one comes
 as untouched pages. A training step frees and asks for dozens of them: on one CPU thread, MobileNetV2 at 112 px in batches
@@ -140,11 +140,24 @@ def _native(flags: frozenset[str]) -> str:
     return next((name for name, needed in LEVELS.items() if needed <= flags), "DEFAULT")
 
 
+def cpu() -> str:
+    """Which CPU computes, as "GenuineIntel 6-207" (vendor, family, model); elsewhere than on x86 Linux, what there is."""
+    about = _cpuinfo()
+    named = " ".join(filter(None, [about.get("vendor_id"), f"{about.get('cpu family', '')}-{about.get('model', '')}"]))
+    return named if "vendor_id" in about else platform.machine()
+
+
 def _flags() -> frozenset[str]:
     """What the CPU can do, as Linux names it; nothing on other systems, where nothing is changed."""
+    about = _cpuinfo()
+    return frozenset(about.get("flags", about.get("Features", "")).split())
+
+
+def _cpuinfo() -> dict[str, str]:
+    """Linux's words about the first core; nothing on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return frozenset()
-    found = (line.partition(":")[2] for line in text.splitlines() if line.startswith(("flags", "Features")))
-    return frozenset(next(found, "").split())
+        return {}
+    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}

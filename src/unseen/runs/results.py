@@ -131,6 +131,7 @@ class RunResult:
     clients: int = 0
     seconds: float = 0.0
     kernels: str = ""  # what the CPU really computed with
+    cpu: str = ""  # which one: "GenuineIntel 6-207"; the last bits can differ between two
     kernels_remark: str = ""  # where that is not what was asked for
     commit: str = ""  # of the source tree that computed it, or the installed version; "+" behind one with changes
     beyond_weights: str = ""  # what was sent beyond the model's weights, in words; "" for nothing

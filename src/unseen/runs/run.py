@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from unseen.core.files import tensors_digest
-from unseen.core.platform import Kernels, prepare_process, source_version
+from unseen.core.platform import Kernels, cpu, prepare_process, source_version
 from unseen.core.shown import Row, Shown
 from unseen.core.tensors import load, snapshot
 from unseen.core.terminal import duration, percent
@@ -417,6 +417,7 @@ class Execution:
             clients=len(self.engine.clients()),
             seconds=time.monotonic() - started,
             kernels=self.kernels.used,
+            cpu=cpu(),
             kernels_remark=self.kernels.remark,
             commit=source_version(),
             beyond_weights=ledger.beyond_weights(),
