@@ -86,6 +86,11 @@ def audit_run(
     if (folder / AUDIT_FILE).exists() and set(chosen) <= set(done):
         return read_audit(folder)
     settings = run.settings()
+    if settings.plan.secure:
+        raise UserError(
+            f"The run in {run.path} was aggregated securely: the coordinator saw no single reply to attack. Audit the same "
+            f"run without --secure to see what that hides."
+        )
     prepare_process(settings.plan.precision, settings.plan.device)
     with one_thread():
         planned = PlannedRun.of(settings)
