@@ -226,9 +226,8 @@ def _site_runner(own: SiteConfig, settings_json: str, classes_json: str) -> Clie
         check_secure(method)
     if own.privacy is not None:
         method = own.privacy.added_to(method, settings.plan.rounds)
-        print(
-            f"local privacy: epsilon {own.privacy.epsilon:g} at delta {own.privacy.delta:g} over {settings.plan.rounds} rounds"
-        )
+        promised = f"epsilon {own.privacy.epsilon:g} at delta {own.privacy.delta:g}"
+        print(f"local privacy: {promised} over {settings.plan.rounds} rounds", flush=True)
     index = index_site(own.folder, classes, own.site)
     check_room(cache_folder(), len(index) * 3 * settings.data.image_size**2, "decoded images")
     store = store_of(settings, index)
