@@ -270,7 +270,7 @@ def test_wrong_shares_and_wrong_models_are_found(tmp_path: Path) -> None:
     hidden = secure(tmp_path / "form", rounds=1)
     play(hidden, change=plain_model)
     (played,) = hidden.rounds  # type: ignore[attr-defined]
-    assert "torch.float32, not torch.int64" in played.refused[0]
+    assert "torch.float32, not torch.int64" in played.refused[0] and not played.missing
     assert_near(hidden.server.state, mean_of(federation("fedavg", tmp_path / "plain", rounds=1), ("a", "b")))
 
 

@@ -123,7 +123,7 @@ class Exchange:
             sent=told(carried(order)),
             got=told(carried(reply)),
             images=reply.num_examples,
-            norm=norm,
+            norm=norm if reply.state else None,  # of what is masked, nobody knows
             refused=fault or None,
         )
 

@@ -27,7 +27,7 @@ class SecureSum:
     def replies(self, exchange: Exchange, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
         training = [client for client, order in orders.items() if order.kind == "train"]
         number = orders[training[0]].round
-        # All that crosses is counted, checked and noted like any other message; only who is missing is said once.
+        # All that crosses is counted, checked and noted like any other message.
         checks = replace(exchange.checks, sealing=self._forms)
         inner = replace(exchange, expected={}, checks=checks, missing=[])
         told = self._step(inner, "keys", number, {client: {} for client in training})
@@ -37,13 +37,12 @@ class SecureSum:
         others = {c: {peer: keys for peer, keys in public.items() if peer != c} for c in public}
         dealt = self._step(inner, "shares", number, others)
         _check_enough(number, len(dealt), needed, len(public), "dealt out their shares")
-        total, answered, trained = np.zeros(self._length, dtype=np.uint64), set(), list[Reply]()
+        total, trained = np.zeros(self._length, dtype=np.uint64), list[Reply]()
         for reply in inner.replies(_with_shares(orders, dealt)):
-            answered.add(reply.client)
             if reply.kind == "train":
                 total += reply.sealing["masked"].numpy().view(np.uint64)
                 trained.append(replace(reply, sealing={}))
-        exchange.missing += [client for client in orders if client not in answered]
+        exchange.missing += inner.missing  # who falls silent after this is in the sum
         alive = {reply.client for reply in trained}
         _check_enough(number, len(alive), needed, len(public), "sent their update")
         flags = {peer: torch.tensor(peer in alive, dtype=torch.uint8) for peer in dealt}
