@@ -11,15 +11,15 @@ import torch
 
 from tests.tiny_work import PLAN, random_images, site, tiny_net
 from unseen.core.plan import Plan
-from unseen.core.tensors import load, snapshot
-from unseen.core.types import Server, Tensors
+from unseen.core.tensors import load, pick, snapshot
+from unseen.core.types import Engine, Server, Tensors
 from unseen.core.updates import stepped_state
 from unseen.engines.local import LocalEngine
 from unseen.federation.checks import Checks
-from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import measure
+from unseen.federation.secure import gather_for, runner_for
 from unseen.federation.server import Round, federate
 from unseen.method import Method
 from unseen.registry import parse
@@ -41,7 +41,7 @@ class Federation:
         torch.set_num_threads(1)
         self.net = tiny_net(self.method)
         self.sites = {name: site(name, 24 + 8 * i, seed=i) for i, name in enumerate(self.clients)}
-        self.runner = ClientRunner(
+        self.runner = runner_for(self.plan)(
             self.method, self.net, self.plan, self.sites.__getitem__, ClientStates(self.folder), lambda x, rng: x
         )
         self.share = self.runner.share
@@ -52,7 +52,13 @@ class Federation:
     def run(self, rounds: int | None = None) -> list[Round]:
         plan = self.plan if rounds is None else replace(self.plan, rounds=rounds)
         with LocalEngine(self.runner, self.clients, self.workers) as engine:
-            return list(federate(self.method, self.share, plan, engine, self.server, self.ledger, self.checks(plan)))
+            return self.run_on(engine, plan)
+
+    def run_on(self, engine: Engine, plan: Plan | None = None) -> list[Round]:
+        plan = plan or self.plan
+        gather = gather_for(plan, pick(self.server.state, self.share.up))
+        checks = self.checks(plan)
+        return list(federate(self.method, self.share, plan, engine, self.server, self.ledger, checks, None, gather))
 
     def checks(self, plan: Plan) -> Checks:
         return Checks.of(self.method, self.net, self.share, plan)

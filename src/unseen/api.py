@@ -259,7 +259,7 @@ def audit(
     first. The audit of a run is in `audit/` beside it, or below `out` where that is given for a directory. What was done
     before is not done again. `effort=0.2` tries a fifth as long.
     """
-    from unseen.audits.audit import attacks_named, audit_run
+    from unseen.audits.audit import attacks_named, audit_run, check_auditable
     from unseen.reports.audit import write_audit_tables
 
     chosen = listed(attacks) if attacks is not None else None
@@ -279,6 +279,7 @@ def audit(
         )
         places = {}
         for one in planned.runs:
+            check_auditable(one.settings)
             run = RunDirectory.of(one.settings, top)
             carry_out(one, run, workers=workers, watcher=watcher)
             places[run] = run.path / "audit"

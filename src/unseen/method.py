@@ -47,6 +47,7 @@ class Traits:
     counts_images: bool = True  # a client weighs as much as it has images; off: all clients weigh the same
     needs_full_state: bool = False  # orders carry all of `share.up`, also what clients do not load
     validates_locally: bool = False  # replies carry the local model's own validation score (GA)
+    averages: bool = False  # its own `merge` reads the replies through their weighted mean alone
     keeps_optimizers: frozenset[str] = frozenset()  # optimizers whose state a client keeps between rounds
     ignores: frozenset[str] = frozenset()  # verbs of other parts that this method's own verbs never call
     noise: float = 0.0  # Gaussian noise on what a round tells of a site, in multiples of its sensitivity; 0: none
@@ -65,6 +66,7 @@ class Traits:
             counts_images=self.counts_images and other.counts_images,
             needs_full_state=self.needs_full_state or other.needs_full_state,
             validates_locally=self.validates_locally or other.validates_locally,
+            averages=self.averages or other.averages,  # `merge` has one owner
             keeps_optimizers=self.keeps_optimizers | other.keeps_optimizers,
             ignores=self.ignores | other.ignores,
             noise=self.noise or other.noise,

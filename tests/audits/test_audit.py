@@ -51,6 +51,8 @@ def test_wrong_words_are_said(run: RunDirectory, tmp_path: Path) -> None:
         unseen.audit()
     with pytest.raises(UserError, match="its own settings"):
         unseen.audit(run.path, rounds=3)
+    with pytest.raises(UserError, match="--secure"):
+        unseen.audit(methods="fedavg", data="digits", secure=True, out=tmp_path)
     with pytest.raises(UserError, match="above 0"):
         unseen.audit(run.path, out=tmp_path, effort=0.0)
 

@@ -8,6 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,35 +24,38 @@ from tests.small_runs import run_local, simulate
 from unseen.runs.directory import RunDirectory
 from unseen.runs.model import load_trained
 
-METHODS = ("fedavg", "fedbn", "fedfd-a", "stablefdg", "fedadg")
+RUNS: dict[str, dict[str, Any]] = {m: {"method": m} for m in ("fedavg", "fedbn", "fedfd-a", "stablefdg", "fedadg")}
+RUNS["fedavg, secure"] = {"method": "fedavg", "secure": True}  # keys and masks are random, the bits are not
 
 
 @pytest.fixture(scope="module")
 def local(folder: Path) -> dict[str, Path]:
-    """The local engine's run directories, by method."""
-    runs = {m: run_local(small(folder / "data", m), out=folder / "local") for m in METHODS}
-    return {m: run.directory for m, run in runs.items() if run.directory is not None}
+    """The local engine's run directories, by name."""
+    runs = {name: run_local(small(folder / "data", **given), out=folder / "local") for name, given in RUNS.items()}
+    return {name: run.directory for name, run in runs.items() if run.directory is not None}
 
 
 def test_a_simulation_gives_the_local_engines_bits(folder: Path, local: dict[str, Path]) -> None:
-    results = simulate([small(folder / "data", m, "flower") for m in METHODS], folder / "simulation")
-    for method, result in zip(METHODS, results, strict=True):
+    results = simulate(
+        [small(folder / "data", engine="flower", **given) for given in RUNS.values()], folder / "simulation"
+    )
+    for name, result in zip(RUNS, results, strict=True):
         assert result.directory is not None
-        assert_same(local[method], result.directory)
+        assert_same(local[name], result.directory)
         assert final(result.directory).round == 2
         assert final(result.directory).met == set(SITES)
-        assert result.record.bytes_up == RunDirectory(local[method]).result().bytes_up  # type: ignore[union-attr]
+        assert result.record.bytes_up == RunDirectory(local[name]).result().bytes_up  # type: ignore[union-attr]
 
 
 def test_a_deployment_gives_the_local_engines_bits(federation: Federation, local: dict[str, Path]) -> None:
     runs: dict[str, str] = {}
-    for method in METHODS:
-        runs[method] = federation.begin(method=method)
+    for name, given in RUNS.items():
+        runs[name] = federation.begin(**given)
         # One ServerApp starts at a time; the runs themselves overlap.
-        federation.until(lambda: federation.said(method=method) != "", "the ServerApp")  # noqa: B023
-    for method, run in runs.items():
-        directory = federation.finish(run, method=method)
-        assert_same(local[method], directory)
+        federation.until(lambda: federation.said(**given) != "", "the ServerApp")  # noqa: B023
+    for name, run in runs.items():
+        directory = federation.finish(run, **RUNS[name])
+        assert_same(local[name], directory)
         # A run directory like any other: result, ledger, and a model that predicts.
         result = RunDirectory(directory).result()
         assert result is not None

@@ -11,7 +11,7 @@ import torch
 
 from tests.tiny_federation import federation, same
 from tests.tiny_work import make_work
-from unseen.core.accountant import delta_of, epsilon_of
+from unseen.core.accountant import delta_of, epsilon_of, multiplier_of
 from unseen.core.errors import UserError
 from unseen.core.types import Reply, Server
 from unseen.method import compose
@@ -29,6 +29,7 @@ from unseen.registry import parse
 )
 def test_epsilon_of_a_run_is_that_of_dp_accounting(multiplier: float, rounds: int, epsilon: float) -> None:
     assert epsilon_of(1e-5, multiplier, rounds) == pytest.approx(epsilon, rel=1e-6)
+    assert multiplier_of(epsilon, 1e-5, rounds) == pytest.approx(multiplier, rel=1e-6)
 
 
 def test_delta_is_the_integral_that_defines_it() -> None:

@@ -409,6 +409,22 @@ def test_surveys_are_held_only_when_styles_travel() -> None:
     assert not StableFDG(sharing="none").surveys(1)
 
 
+def test_styles_that_are_told_once_are_kept_and_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shifted, shift = [], StableFDG._shift
+
+    def counted(self: StableFDG, x: Tensor, received: Any, dice: Any) -> Tensor:
+        shifted.append(received["styles"])
+        return shift(self, x, received, dice)
+
+    monkeypatch.setattr(StableFDG, "_shift", counted)
+    ours = federation(StableFDG(exchanges=1, probability=1.0), tmp_path, local_steps=1)
+    ours.run()
+    (told,) = (entry for key, entry in ours.ledger.entries.items() if key.startswith("up/statistics/"))
+    assert told.crossings == len(CLIENTS)  # in the first round of two
+    assert len(shifted) == 2 * len(CLIENTS)
+    assert all(torch.equal(one, two) for one, two in zip(shifted[:3], shifted[3:], strict=True))
+
+
 def test_it_composes_with_guidance_and_local_batch_norm() -> None:
     method = parse("fedbn+stablefdg+guide", {"alpha": "2"})
     work = make_work(method)
@@ -424,6 +440,7 @@ def test_it_composes_with_guidance_and_local_batch_norm() -> None:
         ({"style_only": True, "attention_only": True}, "leave nothing"),
         ({"probability": 1.5}, "from 0 to 1"),
         ({"styles": 0}, "1 or more"),
+        ({"exchanges": 0}, "1 or more"),
         ({"oversample": -1}, "0 or more"),
         ({"mixing": -0.1}, "0 or more"),
     ],

@@ -42,6 +42,7 @@ from unseen.runs.directory import RunDirectory
 from unseen.runs.model import build_net
 from unseen.runs.progress import Silent, Watcher
 from unseen.runs.run import Assembly, PlannedRun, assemble, augmenter, load_data, one_thread
+from unseen.runs.settings import Settings
 
 ATTACKS: dict[str, Attack] = {
     "features": HeadFeatures(),
@@ -67,6 +68,15 @@ def attacks_named(words: Sequence[str] | None) -> dict[str, Attack]:
     return {name: attack for name, attack in ATTACKS.items() if name in words}
 
 
+def check_auditable(settings: Settings) -> None:
+    """An error for a run of which no single reply was seen."""
+    if settings.plan.secure:
+        raise UserError(
+            "In a run with --secure the coordinator sees no single reply that could be attacked: audit the same run without "
+            "it to see what it hides."
+        )
+
+
 def audit_run(
     run: RunDirectory,
     folder: Path,
@@ -86,6 +96,7 @@ def audit_run(
     if (folder / AUDIT_FILE).exists() and set(chosen) <= set(done):
         return read_audit(folder)
     settings = run.settings()
+    check_auditable(settings)
     prepare_process(settings.plan.precision, settings.plan.device)
     with one_thread():
         planned = PlannedRun.of(settings)

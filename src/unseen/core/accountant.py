@@ -40,3 +40,14 @@ def epsilon_of(delta: float, multiplier: float, rounds: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if delta_of(middle, multiplier, rounds) > delta else (low, middle)
     return high
+
+
+def multiplier_of(epsilon: float, delta: float, rounds: int) -> float:
+    """The least noise, in multiples of the sensitivity, with which `rounds` releases stay within (epsilon, delta)."""
+    low, high = 0.0, 1.0
+    while delta_of(epsilon, high, rounds) > delta:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle == 0 or delta_of(epsilon, middle, rounds) > delta else (low, middle)
+    return high

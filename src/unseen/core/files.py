@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # torch is loaded by who has tensors to write
 
 
 @contextlib.contextmanager
-def atomic(path: Path) -> Iterator[Path]:
+def atomic(path: Path, mode: int = 0o644) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well: readers see the old or the new one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def atomic(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())  # the data must be on the disk before the name points to it
-        temporary.chmod(0o644)
+        temporary.chmod(mode)
         os.replace(temporary, path)
     except OSError as error:
         raise disk_error(path, error) from error
@@ -135,14 +135,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 DIGEST = "digest of the tensors"
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, object] | None = None) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, object] | None = None, mode: int = 0o644
+) -> None:
     """One safetensors file; `about` is JSON in its header, so that both are written at once or not at all."""
     import safetensors.torch
 
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     # One entry: safetensors writes several in any order, and the same tensors must be the same file.
     metadata = {"about": json.dumps({**(about or {}), DIGEST: tensors_digest(plain)})}
-    with atomic(path) as temporary:
+    with atomic(path, mode) as temporary:
         temporary.write_bytes(safetensors.torch.save(plain, metadata=metadata))
 
 

@@ -98,6 +98,9 @@ class Plan:
         "What may leave a client: weights,statistics or weights; a method that sends more is refused.",
         panel=HOW,
     )
+    secure: bool = option(
+        False, "Secure aggregation: the server learns the mean of the models, and no single one.", panel=HOW
+    )
     test_every: int = option(
         0, "Rounds between two tests on the unseen domain, for the curve only; 0: none.", panel=SELECTION, least=0
     )

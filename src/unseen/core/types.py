@@ -22,7 +22,7 @@ ClientId = str
 Tensors = dict[str, Tensor]  # flat: one state_dict, one Flower ArrayRecord, one safetensors file
 Metrics = dict[str, float]
 Memory = MutableMapping[str, Tensor]
-Kind = Literal["survey", "train", "evaluate"]
+Kind = Literal["survey", "train", "evaluate", "keys", "shares", "unmask"]  # the last three: `federation/secure`
 Held = Literal["validation", "test"]  # images that a client does not train on: to select by, and to measure with
 
 
@@ -52,6 +52,7 @@ class Order:
     evaluate: bool = False  # also measure the received evaluation model on the client's validation images
     images: Held = "validation"  # which images an "evaluate" order asks about
     calibrate: bool = False  # an "evaluate" order also asks for what calibrates the model, of the validation images
+    sealing: Tensors = field(default_factory=dict)  # of secure aggregation, by other clients: their keys or shares
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Reply:
     report: Tensors = field(default_factory=dict)  # beyond the model: the method's; of "evaluate", what calibrates
     metrics: Metrics = field(default_factory=dict)
     sender: str = ""  # who brought it, as the engine knows them and not as they call themselves: a node's id
+    sealing: Tensors = field(default_factory=dict)  # of secure aggregation: keys, shares, or the masked model
 
 
 @dataclass

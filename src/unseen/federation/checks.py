@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unseen.core.errors import UserError
-from unseen.core.forms import ANYTHING, Asked, Forms, form_fault
+from unseen.core.forms import ANYTHING, Asked, Form, Forms, form_fault
 from unseen.core.plan import Allow, Plan
 from unseen.core.types import ClientId, Metrics, Order, Reply, Server, Share
 from unseen.federation import calibrate as calibration
@@ -27,6 +27,10 @@ def _anything(round: int, images: int) -> Forms:
     return ANYTHING
 
 
+def _nothing(order: Order) -> Mapping[str, Form]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Checks:
     """What method, net and plan say of a good reply. Without them, only the server's own state is known."""
@@ -35,6 +39,7 @@ class Checks:
     variances: frozenset[str] = frozenset()  # state that is never negative
     most_images: int = Plan().most_images
     allow: Allow = Plan().allow
+    sealing: Callable[[Order], Mapping[str, Form]] = _nothing  # of what secure aggregation has clients send
 
     @classmethod
     def plain(cls, plan: Plan) -> Checks:
@@ -70,6 +75,7 @@ def faults(
         or _metrics_fault(reply.metrics, checks.most_images)
         or beyond(reply, checks.allow)
         or _report_fault(reply, order, checks)
+        or form_fault(checks.sealing(order), (), reply.sealing)
         or _state_fault(reply, expected, checks.variances)
     )
 
@@ -173,8 +179,9 @@ def check_merged(
         if fault := _number_fault(name, value, variances):
             largest = sorted(norms, key=lambda client: -norms[client])[:NAMED]
             named = ", ".join(f'"{client}" (norm {norms[client]:.3g})' for client in largest)
+            told = f"The largest updates came from {named}" if named else "No single update can be looked at"
             raise UserError(
                 f"Round {round} was not kept, and nothing of it was written: in the merged model {fault}. "
-                f"The largest updates came from {named}. Leave that client out, bound updates with +normbound, or go "
+                f"{told}. Leave that client out, bound updates with +normbound, or go "
                 f"back some rounds with `unseen rollback`."
             )

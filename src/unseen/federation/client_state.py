@@ -16,6 +16,7 @@ from unseen.core.files import read_tensors, shortened, write_tensors
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import ClientId, Tensors
 
+SESSION = "session.safetensors"
 VERSIONS = 3  # the newest, and two more for a server that had to fall back on an older checkpoint
 
 
@@ -74,3 +75,17 @@ class ClientStates:
     def release(self, client: ClientId) -> None:
         for path in self._folder(client).glob("received-*.safetensors"):
             path.unlink(missing_ok=True)
+
+    # --- the secrets of a round of secure aggregation: for the user alone, and only until the round is over ------
+    def keep_session(self, client: ClientId, round: int, secrets: Tensors) -> None:
+        write_tensors(self._folder(client) / SESSION, secrets, {"round": round}, mode=0o600)
+
+    def session(self, client: ClientId, round: int) -> Tensors:
+        path = self._folder(client) / SESSION
+        secrets, about = read_tensors(path) if path.exists() else ({}, {})
+        if about.get("round") != round:
+            raise UserError(f'The client "{client}" has no keys for round {round}: it sends no model without a mask.')
+        return secrets
+
+    def end_session(self, client: ClientId) -> None:
+        (self._folder(client) / SESSION).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from unseen.core.words import megabytes
 from unseen.federation.calibrate import SENT
 
 Direction = Literal["up", "down"]
-Sort = Literal["model", "statistics", "metrics", "evaluation", "calibration", "refused"]
+Sort = Literal["model", "statistics", "metrics", "evaluation", "calibration", "masked", "refused"]
 METRIC_BYTES = 8  # a number travels as a float64
 NAMED = 5  # tensors that are named one by one in a sentence
 
@@ -45,7 +45,11 @@ class Ledger:
         self.trips += order.kind == "train"
         # A model sent only to be measured (to clients that do not train, and after the last round) is no part of training.
         sort: Sort = "evaluation" if order.kind == "evaluate" else "model"
-        return self._count("down", sort, order.state) + self._count("down", "statistics", order.brief)
+        return (
+            self._count("down", sort, order.state)
+            + self._count("down", "statistics", order.brief)
+            + self._count_sealing("down", order)
+        )
 
     def received(self, reply: Reply) -> int:
         """A reply on its way to the server. Returns its bytes."""
@@ -55,11 +59,12 @@ class Ledger:
             self._count("up", "model", reply.state)
             + self._count("up", sort, reply.report)
             + self._count_metrics(reply.metrics)
+            + self._count_sealing("up", reply)
         )
 
     def refused(self, reply: Reply) -> int:
         """A reply that was not taken: its bytes, under one name. What it calls its tensors is not written down."""
-        size = sum(value.nbytes for value in (*reply.state.values(), *reply.report.values()))
+        size = sum(value.nbytes for part in (reply.state, reply.report, reply.sealing) for value in part.values())
         return self._add("up", "refused", "refused replies", [], "", size + METRIC_BYTES * len(reply.metrics))
 
     def _count(self, direction: Direction, sort: Sort, tensors: Mapping[str, Tensor]) -> int:
@@ -67,6 +72,11 @@ class Ledger:
             self._add(direction, sort, name, list(value.shape), str(value.dtype).removeprefix("torch."), value.nbytes)
             for name, value in tensors.items()
         )
+
+    def _count_sealing(self, direction: Direction, message: Order | Reply) -> int:
+        """What secure aggregation sends, by its step: their names are those of the clients."""
+        size = sum(value.nbytes for value in message.sealing.values())
+        return self._add(direction, "masked", message.kind, [], "", size) if size else 0
 
     def _count_metrics(self, metrics: Metrics) -> int:
         return sum(self._add("up", "metrics", name, [], "float64", METRIC_BYTES) for name in metrics)
@@ -83,7 +93,7 @@ class Ledger:
 
     def per_trip(self, direction: Direction, sort: Sort | None = None) -> float:
         """Mean bytes per training client and round in one direction, of one kind or of all that training needs."""
-        sorts: tuple[Sort, ...] = (sort,) if sort else ("model", "statistics", "metrics")
+        sorts: tuple[Sort, ...] = (sort,) if sort else ("model", "statistics", "metrics", "masked")
         return sum(self.total(direction, each) for each in sorts) / self.trips if self.trips else 0.0
 
     def total(self, direction: Direction, sort: Sort) -> int:
@@ -102,7 +112,12 @@ class Ledger:
     def sentence(self) -> str:
         """The line a run ends with."""
         parts = []
-        words: dict[Sort, str] = {"model": "weights", "statistics": "statistics", "metrics": "metrics"}
+        words: dict[Sort, str] = {
+            "model": "weights",
+            "masked": "masked weights and keys",
+            "statistics": "statistics",
+            "metrics": "metrics",
+        }
         for sort, word in words.items():
             up, down = self.per_trip("up", sort), self.per_trip("down", sort)
             if up or down:

@@ -11,6 +11,12 @@ from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Order, Reply, Tensors
 
 
+def carried(message: Order | Reply) -> Tensors:
+    """All tensors of a message, below the name of their field."""
+    beside = prefixed("brief/", message.brief) if isinstance(message, Order) else prefixed("report/", message.report)
+    return prefixed("state/", message.state) | beside | prefixed("sealing/", message.sealing)
+
+
 def _pack(about: dict[str, Any], tensors: Tensors) -> bytes:
     header = json.dumps(about).encode()
     body = safetensors.torch.save({key: value.contiguous() for key, value in tensors.items()})
@@ -31,13 +37,14 @@ def pack_order(client: str, order: Order) -> bytes:
         "images": order.images,
         "calibrate": order.calibrate,
     }
-    return _pack(about, prefixed("state/", order.state) | prefixed("brief/", order.brief))
+    return _pack(about, carried(order))
 
 
 def unpack_order(data: bytes) -> tuple[str, Order]:
     about, tensors = _unpack(data)
     client = about.pop("client")
-    return client, Order(**about, state=unprefixed("state/", tensors), brief=unprefixed("brief/", tensors))
+    state, brief, sealing = (unprefixed(f"{name}/", tensors) for name in ("state", "brief", "sealing"))
+    return client, Order(**about, state=state, brief=brief, sealing=sealing)
 
 
 def pack_reply(reply: Reply) -> bytes:
@@ -48,9 +55,10 @@ def pack_reply(reply: Reply) -> bytes:
         "num_examples": reply.num_examples,
         "metrics": reply.metrics,
     }
-    return _pack(about, prefixed("state/", reply.state) | prefixed("report/", reply.report))
+    return _pack(about, carried(reply))
 
 
 def unpack_reply(data: bytes) -> Reply:
     about, tensors = _unpack(data)
-    return Reply(**about, state=unprefixed("state/", tensors), report=unprefixed("report/", tensors))
+    state, report, sealing = (unprefixed(f"{name}/", tensors) for name in ("state", "report", "sealing"))
+    return Reply(**about, state=state, report=report, sealing=sealing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,12 +11,13 @@ from torch import Tensor
 from unseen.core.errors import UserError
 from unseen.core.plan import Plan
 from unseen.core.seeding import numpy_generator
-from unseen.core.tensors import pick, prefixed
+from unseen.core.tensors import pick
 from unseen.core.types import ClientId, Engine, Held, Metrics, Order, Reply, Server, Share, Tensors
 from unseen.federation.audit import AuditLog, told
 from unseen.federation.checks import Checks, check_merged, faults, update_norm
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import Score
+from unseen.federation.messages import carried
 from unseen.method import Method
 
 LONGEST_FAULT = 500  # letters: it may name what a client calls its tensors
@@ -119,10 +120,10 @@ class Exchange:
             client=reply.client,
             sender=reply.sender,
             asked=order.kind,
-            sent=told({**prefixed("state/", order.state), **prefixed("brief/", order.brief)}),
-            got=told({**prefixed("state/", reply.state), **prefixed("report/", reply.report)}),
+            sent=told(carried(order)),
+            got=told(carried(reply)),
             images=reply.num_examples,
-            norm=norm,
+            norm=norm if reply.state else None,  # of what is masked, nobody knows
             refused=fault or None,
         )
 
@@ -130,6 +131,9 @@ class Exchange:
         self.metrics.pop(reply.client, None)
         self.norms.pop(reply.client, None)
         self.refused.append(f'The reply of client "{reply.client}" in round {reply.round} was not merged: {fault}.')
+
+
+Gather = Callable[[Exchange, Mapping[ClientId, Order]], Iterator[Reply]]  # how the replies of a round are got
 
 
 def federate(
@@ -141,6 +145,7 @@ def federate(
     ledger: Ledger,
     checks: Checks | None = None,
     audit: AuditLog | None = None,
+    gather: Gather = Exchange.replies,
 ) -> Iterator[Round]:
     """Rounds after `server.round` up to the plan's last. Updates `server` and yields after each round.
 
@@ -170,7 +175,7 @@ def federate(
             orders = {client: orders[client] for client in clients}
         # Replies are heard in a copy: orders on their way hold the old state, and a round that fails leaves no trace.
         new = replace(server, state=dict(server.state), memory=dict(server.memory))
-        heard = _Heard(method, new, exchange, plan)
+        heard = _Heard(method, new, exchange, plan, gather)
         state = method.merge(new, heard.admitted(orders), partial(method.weigh, new))
         check_merged(number, state, checks.variances, exchange.norms)
         server.state, server.memory, server.round = state, new.memory, number
@@ -248,6 +253,7 @@ class _Heard:
     server: Server
     exchange: Exchange
     plan: Plan
+    gather: Gather
     clients: list[ClientId] = field(default_factory=list)
 
     def admitted(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
@@ -269,7 +275,7 @@ class _Heard:
 
     def _enough(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
         good = 0
-        for reply in self.exchange.replies(orders):
+        for reply in self.gather(self.exchange, orders):
             if reply.kind == "train":
                 good += 1
                 yield reply

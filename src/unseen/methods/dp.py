@@ -66,7 +66,8 @@ class DP(Method):
         change = change_of(work.received, work.net.state_dict(), sent)
         work.note("dp.norm", norm_of(change))
         change = clipped(change, self.clip)
-        if self.noise > 0:
+        if (epsilon := self.about.epsilon(work.plan.rounds)) is not None:
+            work.note("dp.epsilon", epsilon)  # of all rounds: where a site alone adds noise, its replies say how much
             rng = private_generator(work.plan.seed, round=work.round, client=work.client, purpose="local noise")
             spread = 2 * self.clip * self.noise
             change = {

@@ -22,12 +22,14 @@ from torch import Tensor
 from unseen.core.tensors import RunningMean
 from unseen.core.types import Memory, Reply, Server, Tensors
 from unseen.core.updates import advanced, split
-from unseen.method import Method, Range, Weigh
+from unseen.method import Method, Range, Traits, Weigh
 
 
 @dataclass(frozen=True)
 class ServerOptimizer(Method):
     """What the four share: the mean update goes through `move`."""
+
+    traits: ClassVar[Traits] = Traits(averages=True)
 
     def move(self, memory: Memory, key: str, update: Tensor) -> Tensor:
         """How far a tensor goes, by its mean update and what the server remembers of it."""

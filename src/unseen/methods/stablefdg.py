@@ -65,6 +65,7 @@ class StableFDG(Method):
     probability: float = 0.5  # of shifting, and of exploring after each stage (Table 13)
     sharing: Literal["permutation", "distance", "none"] = "permutation"  # who receives whose style (Tables 9 and 10)
     styles: int = 1  # styles that a client receives (Table 10)
+    exchanges: int | None = None  # first rounds in which styles are told; later ones use the last received. None: all
     shift_stage: int = 0  # the stage after which styles are measured and shifted
     keeping: Literal["kmeans", "random"] = "kmeans"  # how the half that keeps its style is chosen (Table 11)
     stages: tuple[int, ...] = (0, 1, 2)  # stages after which styles are explored and mixed (Table 14)
@@ -86,6 +87,8 @@ class StableFDG(Method):
             raise UserError(f"stablefdg: probability is {self.probability}; give a number from 0 to 1.")
         if self.styles < 1:
             raise UserError(f'stablefdg: styles is {self.styles}; give 1 or more, or sharing="none".')
+        if self.exchanges is not None and self.exchanges < 1:
+            raise UserError(f'stablefdg: exchanges is {self.exchanges}; give 1 or more, or sharing="none".')
         if self.oversample is not None and self.oversample < 0:
             raise UserError(f"stablefdg: oversample is {self.oversample}; give 0 or more.")
         if self.mixing < 0:
@@ -115,7 +118,7 @@ class StableFDG(Method):
         return self.sharing != "none" and not self.attention_only and self.probability > 0
 
     def surveys(self, round: int) -> bool:
-        return self.shares_styles
+        return self.shares_styles and (self.exchanges is None or round <= self.exchanges)
 
     def survey(self, work: Work) -> Tensors:
         """Phi, the centre and the spread of this client's styles (Eq. 2 and 3), measured as training will see them."""
@@ -153,16 +156,21 @@ class StableFDG(Method):
                 note["own"] = own[client]
         return notes
 
+    def prepare(self, work: Work) -> None:
+        if self.exchanges is not None:
+            work.memory.update(work.brief)
+
     # --- a client's step -----------------------------------------------------------------------------------------
     def loss(self, work: Work, batch: Batch) -> Tensor:
         net, size = work.net, len(batch) if self.oversample is None else self.oversample
+        received = work.brief if self.exchanges is None else work.memory
         dice = np.random.default_rng(int(torch.randint(2**62, (), generator=work.rng)))
         batch = self._with_partners(work, batch, dice)
         x, labels, images = batch.x, batch.y.cpu().numpy(), np.arange(len(batch))  # images: which one a row shows
         for stage in range(net.stages):
             x = net.run_stage(stage, x)
-            if stage == self.shift_stage and self.shares_styles and "styles" in work.brief and self._coin(dice):
-                x = self._shift(x, work.brief, dice)  # step 2
+            if stage == self.shift_stage and self.shares_styles and "styles" in received and self._coin(dice):
+                x = self._shift(x, received, dice)  # step 2
             if stage in self.stages and not self.attention_only and self._coin(dice):
                 if self.exploring == "every" or len(images) == len(batch):
                     rows = self._oversample(labels[images], size, dice)  # step 3

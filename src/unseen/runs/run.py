@@ -22,7 +22,7 @@ import torch
 from unseen.core.files import tensors_digest
 from unseen.core.platform import Kernels, cpu, prepare_process, source_version
 from unseen.core.shown import Row, Shown
-from unseen.core.tensors import load, snapshot
+from unseen.core.tensors import load, pick, snapshot
 from unseen.core.terminal import duration, percent
 from unseen.core.types import ClientId, Engine, Held, ImageSet, Server, Share, Site, Tensors
 from unseen.core.updates import stepped_state
@@ -38,7 +38,8 @@ from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import Score, examine, measure
-from unseen.federation.permission import check_allowed
+from unseen.federation.permission import check_allowed, check_secure
+from unseen.federation.secure import gather_for, runner_for
 from unseen.federation.server import Evaluation, Round, evaluate, federate
 from unseen.method import Method
 from unseen.nets.net import Net
@@ -91,7 +92,8 @@ class Assembly:
 
     def runner(self, states: ClientStates) -> ClientRunner:
         plan = self.settings.plan
-        return ClientRunner(self.method, self.net, plan, self.data.sites.__getitem__, states, augmenter(self.settings))
+        make = runner_for(plan)
+        return make(self.method, self.net, plan, self.data.sites.__getitem__, states, augmenter(self.settings))
 
 
 OpenEngine = Callable[[Assembly, RunDirectory], AbstractContextManager[Engine]]
@@ -229,6 +231,8 @@ def run(
     watcher, settings = watcher or Silent(), planned.settings
     check_not_reading()
     check_allowed(planned.method, settings.plan.allow)
+    if settings.plan.secure:
+        check_secure(planned.method)
     if directory is not None and directory.finished and (record := directory.result()) is not None:
         own_methods.check(directory.path, settings.method)
         return Result(record, directory.rounds(), directory.settings(), directory.path)
@@ -305,7 +309,10 @@ class Execution:
     def _rounds(self, server: Server, selection: Selection, ledger: Ledger, started: float) -> None:
         assembly, plan = self.assembly, self.assembly.settings.plan
         checks = Checks.of(assembly.method, assembly.net, assembly.share, plan)
-        for played in federate(assembly.method, assembly.share, plan, self.engine, server, ledger, checks, self.audit):
+        gather = gather_for(plan, pick(server.state, assembly.share.up))
+        for played in federate(
+            assembly.method, assembly.share, plan, self.engine, server, ledger, checks, self.audit, gather
+        ):
             for sentence in played.refused:
                 self.watcher.said(sentence)
             if played.missing:

@@ -53,7 +53,6 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry import RetryInvoker, exponential
-from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
@@ -183,8 +182,6 @@ class SiteNode:
             backoff_cap=2.0,
         )
         message.metadata.__dict__["_message_id"] = tree.object_id  # it does not travel inside its own content
-        # Where a ClientApp makes messages of its own, as Flower's local privacy does, they are this run's.
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, self._node.node_id, run
         context = Context(run, self._node.node_id, dict(self._place.node), RecordDict(), {})
         began = time.monotonic()
         reply = _answer(message, context, self._said)

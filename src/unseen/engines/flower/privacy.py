@@ -1,29 +1,28 @@
-"""Flower's local differential privacy for what a site sends, set by the site itself in its node config.
+"""Local differential privacy that a site sets for itself, in its node config: the part `dp`, added at this site alone.
 
-The update of the net's parameters is clipped to the norm `clip` and Gaussian noise is added by Flower's `LocalDpMod`,
-for (epsilon, delta) per round and for the site's images as a whole. Of what else a reply could tell, running statistics
-go back as they came, what calibrates the model stays at the site, and a method that sends statistics beyond the model
-is refused. The numbers in the reply (images, loss, accuracy) are sent as they are.
+    epsilon    of the whole run, for the site's images as a whole
+    delta      for which it holds (default: 0.00001)
+    clip       the largest norm of an update (default: 1)
+
+The noise follows from these and from the number of rounds, by the account that every run uses (`core/accountant.py`).
+Nothing but weights leaves such a site. The numbers in its replies (images, loss, accuracy) are sent as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from flwr.clientapp.mod import LocalDpMod
-
+from unseen.core.accountant import multiplier_of
 from unseen.core.errors import UserError
-from unseen.core.types import Order, Reply, Tensors
-from unseen.nets.net import Net
+from unseen.method import Method, compose, parts_of
+from unseen.methods.dp import DP
 
 
 @dataclass(frozen=True)
 class LocalPrivacy:
-    """(epsilon, delta) of one round, and the largest norm of an update."""
+    """(epsilon, delta) of the whole run, and the largest norm of an update."""
 
     epsilon: float
     delta: float
@@ -38,45 +37,11 @@ class LocalPrivacy:
             raise UserError("Local privacy needs epsilon > 0, 0 < delta < 1 and clip > 0 in the node config.")
         return self
 
-
-def guarded(reply: Reply, order: Order, privacy: LocalPrivacy, net: Net, context: Context) -> Reply:
-    """The reply as it may leave the site."""
-    if reply.kind == "evaluate":
-        # What calibrates counts single images: a site that asks for privacy keeps it, and the others calibrate.
-        return replace(reply, report={})
-    if reply.report:
-        raise UserError(
-            f"this method sends statistics of the site's images ({', '.join(sorted(reply.report)[:3])}), which local "
-            f"privacy does not cover"
-        )
-    if reply.kind != "train":
-        return reply
-    parameters = [name for name, _ in net.named_parameters() if name in reply.state]
-    unknown = [name for name in reply.state if name not in order.state]
-    if unknown:
-        raise UserError(
-            f'local privacy clips the change of what the server sent, and "{unknown[0]}" was not sent; take fedavg '
-            f"or fedprox"
-        )
-    before, after = ({name: state[name] for name in parameters} for state in (order.state, reply.state))
-    noisy = _through_flower(before, after, privacy, context)
-    return replace(reply, state={name: noisy.get(name, order.state[name]) for name in reply.state})
-
-
-def _through_flower(before: Tensors, after: Tensors, privacy: LocalPrivacy, context: Context) -> Tensors:
-    # Two updates within the clip are at most twice the clip apart: that is the sensitivity.
-    mod = LocalDpMod(privacy.clip, 2 * privacy.clip, privacy.epsilon, privacy.delta)
-    inward = Message(RecordDict({"parameters": _record(before)}), context.node_id, "train")
-
-    def trained(message: Message, _: Context) -> Message:
-        return Message(RecordDict({"parameters": _record(after)}), reply_to=message)
-
-    outward = mod(inward, context, trained)
-    if outward.has_error():
-        raise UserError(f"Flower's local privacy could not be applied ({outward.error.reason})")
-    noisy = outward.content["parameters"]
-    return {name: torch.from_numpy(noisy[name].numpy().copy()).to(value.dtype) for name, value in after.items()}
-
-
-def _record(tensors: Tensors) -> ArrayRecord:
-    return ArrayRecord({name: Array(value.numpy()) for name, value in tensors.items()})
+    def added_to(self, method: Method, rounds: int) -> Method:
+        """The run's method as it is carried out at this site."""
+        if method.about.noise > 0:
+            raise UserError(
+                "This run adds noise by itself, and this site too: leave out its epsilon in site.toml, if the run's "
+                "noise is enough for it."
+            )
+        return compose(*parts_of(method), DP(self.clip, multiplier_of(self.epsilon, self.delta, rounds), self.delta))

@@ -14,8 +14,15 @@ from torch import Tensor
 
 from unseen.core.types import ClientId, Held, Kind, Order, Reply, Tensors
 
-# Flower's three categories; the survey is a question of ours.
-MESSAGE_TYPES: dict[Kind, str] = {"survey": "query.survey", "train": "train", "evaluate": "evaluate"}
+# Flower's three categories; the survey and the steps of secure aggregation are questions of ours.
+MESSAGE_TYPES: dict[Kind, str] = {
+    "survey": "query.survey",
+    "train": "train",
+    "evaluate": "evaluate",
+    "keys": "query.keys",
+    "shares": "query.shares",
+    "unmask": "query.unmask",
+}
 HELLO = "query.hello"
 MOST_AXES = 16
 MOST_CLASSES, LONGEST_NAME = 100_000, 250  # of a site's hello
@@ -81,6 +88,7 @@ def order_content(client: ClientId, order: Order, about: Mapping[str, str], pack
     content = RecordDict({"order": config})
     packer.put(content, "state", order.state)
     packer.put(content, "brief", order.brief)
+    packer.put(content, "sealing", order.sealing)
     return content
 
 
@@ -89,7 +97,8 @@ def read_order(content: RecordDict, kind: Kind) -> Order:
     state, brief = read_arrays(content, "state"), read_arrays(content, "brief")
     images: Held = "test" if config["images"] == "test" else "validation"
     calibrate = bool(config.get("calibrate", False))
-    return Order(kind, int(config["round"]), state, brief, bool(config["evaluate"]), images, calibrate)
+    sealing = read_arrays(content, "sealing")
+    return Order(kind, int(config["round"]), state, brief, bool(config["evaluate"]), images, calibrate, sealing)
 
 
 def reply_content(reply: Reply) -> RecordDict:
@@ -102,6 +111,7 @@ def reply_content(reply: Reply) -> RecordDict:
     )
     packer.put(content, "state", reply.state)
     packer.put(content, "report", reply.report)
+    packer.put(content, "sealing", reply.sealing)
     return content
 
 
@@ -118,7 +128,8 @@ def read_reply(client: ClientId, content: RecordDict) -> Reply:
     for name, value in metrics.items():
         if not isinstance(value, (int, float)):
             raise Unreadable(f'its metric "{name}" is not a number')
-    return Reply(client, kind, number, examples, read_arrays(content, "state"), read_arrays(content, "report"), metrics)
+    state, report, sealing = (read_arrays(content, name) for name in ("state", "report", "sealing"))
+    return Reply(client, kind, number, examples, state, report, metrics, sealing=sealing)
 
 
 @dataclass(frozen=True)

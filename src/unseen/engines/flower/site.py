@@ -9,6 +9,7 @@ A real site is told by its own `site.toml` who it is and where its images are; n
     threads   CPU threads (default: 1, with which every engine gives the same bits)
     weights   a file with pretrained weights, where the run's are a file of the server
     allow     weights: this site sends nothing beyond the model's weights, whatever the server asks for
+    secure    true: this site sends its model only by secure aggregation
     epsilon, delta, clip    local differential privacy: see `privacy`
     fields    values of the method's fields that only this site can give, as files that it needs
 """
@@ -34,19 +35,20 @@ from unseen.core.errors import UserError
 from unseen.core.plan import Allow
 from unseen.core.platform import prepare_process
 from unseen.core.seeding import keep_secret
-from unseen.core.tensors import prefixed
 from unseen.core.types import ClientId, Kind, Order, Reply
 from unseen.data.domains import index_site
 from unseen.data.split import make_sites
 from unseen.data.store import cache_folder
 from unseen.engines.flower.own_affairs import check_own_files, check_room, own_fields
-from unseen.engines.flower.privacy import LocalPrivacy, guarded
+from unseen.engines.flower.privacy import LocalPrivacy
 from unseen.engines.flower.records import SENTENCE, read_order, reply_content
 from unseen.federation.audit import NAME as AUDIT
 from unseen.federation.audit import AuditLog, told
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import VERSIONS, ClientStates
-from unseen.federation.permission import beyond, check_allowed
+from unseen.federation.messages import carried
+from unseen.federation.permission import beyond, check_allowed, check_secure
+from unseen.federation.secure import runner_for
 from unseen.method import Method
 from unseen.nets.net import Net
 from unseen.registry import parse
@@ -73,6 +75,7 @@ class SiteConfig:
     privacy: LocalPrivacy | None = None
     fields: tuple[tuple[str, str], ...] = ()
     allow: Allow = "weights,statistics"
+    secure: bool = False
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> SiteConfig:
@@ -87,9 +90,10 @@ class SiteConfig:
             device=str(config["device"]) if config.get("device") else None,
             threads=int(config.get("threads") or 1),
             weights=str(config["weights"]) if config.get("weights") else None,
-            privacy=LocalPrivacy.read(config),
+            privacy=(privacy := LocalPrivacy.read(config)),
             fields=tuple((str(name), str(value)) for name, value in dict(config.get("fields") or {}).items()),
-            allow=_read_allow(config),
+            allow="weights" if privacy is not None else _read_allow(config),  # noise covers nothing else
+            secure=_read_secure(config),
         )
 
 
@@ -98,6 +102,13 @@ def _read_allow(config: Mapping[str, Any]) -> Allow:
     if word not in get_args(Allow):
         raise UserError(f'"{word}" is no choice for allow in the node config: {" or ".join(get_args(Allow))}.')
     return cast(Allow, word)
+
+
+def _read_secure(config: Mapping[str, Any]) -> bool:
+    word = config.get("secure", False)
+    if not isinstance(word, bool):
+        raise UserError(f'secure in the node config is true or false, not "{word}".')
+    return word
 
 
 @app.query("hello")  # type: ignore[untyped-decorator]
@@ -117,6 +128,21 @@ def hello(message: Message, context: Context) -> Message:
 @app.query("survey")  # type: ignore[untyped-decorator]
 def survey(message: Message, context: Context) -> Message:
     return _answer("survey", message, context)
+
+
+@app.query("keys")  # type: ignore[untyped-decorator]
+def keys(message: Message, context: Context) -> Message:
+    return _answer("keys", message, context)
+
+
+@app.query("shares")  # type: ignore[untyped-decorator]
+def shares(message: Message, context: Context) -> Message:
+    return _answer("shares", message, context)
+
+
+@app.query("unmask")  # type: ignore[untyped-decorator]
+def unmask(message: Message, context: Context) -> Message:
+    return _answer("unmask", message, context)
 
 
 @app.train()  # type: ignore[untyped-decorator]
@@ -139,11 +165,11 @@ def _answer(kind: Kind, message: Message, context: Context) -> Message:
             own = SiteConfig.read(context.node_config)
             torch.set_num_threads(own.threads)
             check_own_files(json.loads(str(config.get("own", "{}"))))
-            runner, client, privacy, allow = _site_runner(own, settings, classes), own.site, own.privacy, own.allow
+            runner, client, allow = _site_runner(own, settings, classes), own.site, own.allow
         else:
             torch.set_num_threads(1)
             runner, client = _simulated_runner(settings, str(config["keep"])), str(config["client"])
-            privacy, allow = None, runner.plan.allow
+            allow = runner.plan.allow
         for limit in (allow, runner.plan.allow):  # the site's word and the run's: neither widens the other
             check_allowed(runner.method, limit)
             order = order if limit != "weights" else replace(order, calibrate=False)
@@ -152,8 +178,6 @@ def _answer(kind: Kind, message: Message, context: Context) -> Message:
             reply = runner.reply(client, order)
             if more := beyond(reply, allow) or beyond(reply, runner.plan.allow):
                 raise UserError(f"The reply was kept back: {more}.")
-            if privacy is not None:
-                reply = guarded(reply, order, privacy, runner.net, context)
             noted(reply)
         content = reply_content(reply)
     except UserError as error:
@@ -164,11 +188,10 @@ def _answer(kind: Kind, message: Message, context: Context) -> Message:
 @contextlib.contextmanager
 def _noted(log: AuditLog, order: Order, sender: str) -> Iterator[Callable[[Reply], None]]:
     """This site's own entry about an order: what came, and what left or why nothing did. Written before it leaves."""
-    came = told({**prefixed("state/", order.state), **prefixed("brief/", order.brief)})
-    what: dict[str, Any] = {"round": order.round, "sender": sender, "asked": order.kind, "got": came}
+    what: dict[str, Any] = {"round": order.round, "sender": sender, "asked": order.kind, "got": told(carried(order))}
 
     def left(reply: Reply) -> None:
-        what["sent"] = told({**prefixed("state/", reply.state), **prefixed("report/", reply.report)})
+        what["sent"] = told(carried(reply))
         what["images"] = reply.num_examples
 
     try:
@@ -197,6 +220,14 @@ def _site_runner(own: SiteConfig, settings_json: str, classes_json: str) -> Clie
     prepare_process(settings.plan.precision, settings.plan.device)  # the same kernels at every site
     classes = [str(c) for c in json.loads(classes_json)]
     method = parse(settings.method, own_fields(settings, dict(own.fields)))
+    if own.secure and not settings.plan.secure:
+        raise UserError("This site sends its model only by secure aggregation: begin the run with --secure.")
+    if settings.plan.secure:
+        check_secure(method)
+    if own.privacy is not None:
+        method = own.privacy.added_to(method, settings.plan.rounds)
+        promised = f"epsilon {own.privacy.epsilon:g} at delta {own.privacy.delta:g}"
+        print(f"local privacy: {promised} over {settings.plan.rounds} rounds", flush=True)
     index = index_site(own.folder, classes, own.site)
     check_room(cache_folder(), len(index) * 3 * settings.data.image_size**2, "decoded images")
     store = store_of(settings, index)
@@ -208,7 +239,8 @@ def _site_runner(own: SiteConfig, settings_json: str, classes_json: str) -> Clie
     check_room(own.keep, (VERSIONS + 1) * size, "what the site keeps between rounds")
     # By the settings as the server sent them: the same experiment, whatever this site adds to it.
     states = ClientStates(own.keep / directory_for(sent, Path()).name)
-    return ClientRunner(method, net, settings.plan, {own.site: site}.__getitem__, states, augmenter(settings))
+    make = runner_for(settings.plan)
+    return make(method, net, settings.plan, {own.site: site}.__getitem__, states, augmenter(settings))
 
 
 def _net(settings: Settings, method: Method, own: SiteConfig, classes: int) -> Net:

@@ -21,7 +21,7 @@ from unseen.core.errors import UserError, nearest
 NAME = "site.toml"
 LINK = ("superlink", "key", "root-certificates", "certificate")
 PATHS = ("folder", "keep", "weights")  # of the node config
-NODE = ("site", *PATHS, "device", "threads", "allow", "epsilon", "delta", "clip", "fields")
+NODE = ("site", *PATHS, "device", "threads", "allow", "secure", "epsilon", "delta", "clip", "fields")
 
 
 @dataclass(frozen=True)
