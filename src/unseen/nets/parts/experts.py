@@ -1,0 +1,169 @@
+"""Experts in a frozen vision transformer: small maps beside its attention's, of which each token takes one.
+
+An expert is a sum of Kronecker products, H = sum over j of A_j (x) (L_j R_j), with A_j = a_j b_j' the same in all layers.
+Every client has parameters of its own for all of it; a net can answer by those, mixed for each image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unseen.core.errors import UserError
+from unseen.core.tensors import unprefixed
+from unseen.core.types import Tensors
+from unseen.nets.net import Net
+
+PROJECTED, START, SMALL, WIDTH = 256, 0.5, 0.01, 0.01  # of the router: size, temperature at first and at least; of A_j
+
+
+class Rule(nn.Module):
+    """The a_j and b_j, the same for all experts of all layers."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.empty(size, size).uniform_(-WIDTH, WIDTH))  # row j: a_j
+        self.right = nn.Parameter(torch.empty(size, size).uniform_(-WIDTH, WIDTH))  # row j: b_j
+
+
+class Experts(nn.Module):
+    """A frozen linear map, and beside it one expert per token, chosen by cosine."""
+
+    def __init__(self, inner: nn.Linear, rule: Rule, ranks: Sequence[int], noise: float, dropout: float) -> None:
+        super().__init__()
+        size = len(rule.left)
+        if inner.in_features % size or inner.out_features % size:
+            raise UserError(
+                f"feddgmoe: kronecker is {size}, which does not divide {inner.in_features} and {inner.out_features}, "
+                "the sizes of this transformer's attention."
+            )
+        self.inner, self.noise, self.dropout = inner, noise, dropout
+        self._rule = (rule,)  # hidden from the layer's own state: the net has it once
+        self.project = nn.Linear(inner.in_features, PROJECTED)
+        self.likeness = nn.Parameter(0.01 * torch.randn(PROJECTED, len(ranks)))
+        self.heat = nn.Parameter(torch.tensor(math.log(1 / START)))
+        rows, columns = inner.in_features // size, inner.out_features // size
+        self.left = nn.ParameterList(_glorot(size, rows, rank) for rank in ranks)
+        self.right = nn.ParameterList(_glorot(size, rank, columns) for rank in ranks)
+        self.bias = nn.Parameter(torch.zeros(inner.out_features))
+        self.mixture: tuple[Tensor, Tensors] | None = None  # weights, images x clients, and the clients' parameters
+        self.imbalance: Tensor | None = None  # of the last pass in training
+
+    def forward(self, x: Tensor) -> Tensor:
+        plain: Tensor = self.inner(x)
+        if self.mixture is not None:
+            return plain + self._mixed(x, *self.mixture)
+        cosines = F.normalize(self.project(x), dim=-1) @ F.normalize(self.likeness, dim=0)
+        scores = cosines * self.heat.clamp_max(math.log(1 / SMALL)).exp()
+        count = len(self.left)
+        disturbed = scores
+        if self.training:
+            disturbed = scores + self.noise / count * torch.randn(scores.shape).to(scores)
+        shares = disturbed.softmax(-1)
+        if self.training:
+            self.imbalance = imbalance(scores.softmax(-1).flatten(0, -2), shares.amax(-1).flatten(), self.noise / count)
+        gates = chosen(shares)
+        terms = [
+            gates[..., number, None] * (x @ F.dropout(self.expert(number), self.dropout, self.training))
+            for number in range(count)
+        ]
+        return plain + torch.stack(terms).sum(0) + self.bias
+
+    def expert(self, number: int) -> Tensor:
+        """H, inputs x outputs."""
+        (rule,) = self._rule
+        small = self.left[number] @ self.right[number]
+        whole = torch.einsum("ja,jc,jkp->akcp", rule.left, rule.right, small)
+        return whole.reshape(self.inner.in_features, self.inner.out_features)
+
+    def _mixed(self, x: Tensor, weights: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+        """The same by parameters that are, for each image, the weighted mean of the clients'. Without H itself: each of
+        its factors is applied in turn."""
+
+        def mean(name: str) -> Tensor:
+            return torch.einsum("bk,k...->b...", weights, own[name])
+
+        projected = x @ mean("project.weight").transpose(1, 2) + mean("project.bias")[:, None]
+        cosines = F.normalize(projected, dim=-1) @ F.normalize(mean("likeness"), dim=1)
+        heat = mean("heat").clamp_max(math.log(1 / SMALL)).exp()
+        gates = chosen((cosines * heat[:, None, None]).softmax(-1))
+        left, right = mean("rule.left"), mean("rule.right")
+        size = left.shape[1]
+        grouped = torch.einsum("bja,btak->btjk", left, x.unflatten(2, (size, -1)))
+        total = torch.zeros(())
+        for number in range(len(self.left)):
+            inside = torch.einsum("btjk,bjkr->btjr", grouped, mean(f"left.{number}"))
+            outside = torch.einsum("btjr,bjrp->btjp", inside, mean(f"right.{number}"))
+            whole = torch.einsum("btjp,bjc->btcp", outside, right).flatten(2)
+            total = total + gates[..., number, None] * whole
+        return total + mean("bias")[:, None]
+
+
+def _glorot(*shape: int) -> nn.Parameter:
+    """Each of the first axis' matrices uniform, as wide as Glorot says times the root of 2."""
+    reach = math.sqrt(2) * math.sqrt(6 / (shape[1] + shape[2]))
+    return nn.Parameter(torch.empty(shape).uniform_(-reach, reach))
+
+
+def chosen(shares: Tensor) -> Tensor:
+    """The largest share, and 0 for all others."""
+    return torch.where(shares == shares.amax(-1, keepdim=True), shares, torch.zeros_like(shares))
+
+
+def imbalance(shares: Tensor, needed: Tensor, width: float) -> Tensor:
+    """How unevenly tokens go to experts: squared variation of their importance and of their load, the mean of both.
+
+    Importance is the sum of an expert's shares; load is how often noise of this width would have it chosen, which needs
+    a share of `needed`. Tokens x experts, and one per token.
+    """
+    load = torch.distributions.Normal(0.0, width).cdf(shares - needed[:, None]).sum(0)
+    parts = [total.var() / (total.mean().square() + 1e-10) for total in (shares.sum(0), load)]
+    return torch.stack(parts).mean()
+
+
+def add_experts(net: Net, every: int, size: int, ranks: Sequence[int], noise: float, dropout: float) -> Net:
+    """Experts beside queries, keys and values of every so many blocks of a vision transformer. Another net is an error."""
+    from unseen.nets.timm_backbones import VisionTransformer  # timm takes seconds, and only some methods need it here
+
+    backbone = net.backbone
+    if not isinstance(backbone, VisionTransformer):
+        raise UserError(
+            f"feddgmoe needs a vision transformer, and {net.backbone_name} is none: "
+            "choose one (--backbone vit_base_patch16_224), or the protocol digits-vit."
+        )
+    rule = backbone.expert_rule = Rule(size)
+    for block in list(backbone.blocks)[::every]:
+        block.attn.qkv = Experts(block.attn.qkv, rule, ranks, noise, dropout)
+    return net
+
+
+def query(net: Net, x: Tensor, last: int) -> Tensor:
+    """What domains are told apart by: the mean over all tokens of the last blocks' normalised outputs, and over these."""
+    heard: list[Tensor] = []
+    blocks = list(net.backbone.blocks)[-last:]  # type: ignore[arg-type, union-attr]  # a vision transformer
+    handles = [block.register_forward_hook(lambda _, __, tokens: heard.append(tokens)) for block in blocks]
+    try:
+        net.maps(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return torch.stack([net.backbone.norm(tokens).mean(1) for tokens in heard]).mean(0)  # type: ignore[operator]
+
+
+@contextmanager
+def mixing(net: Net, weights: Tensor, own: Tensors) -> Iterator[None]:
+    """Inside, every layer of experts goes by the clients' parameters, mixed for each image. `own`: clients first."""
+    found = [(name, module) for name, module in net.named_modules() if isinstance(module, Experts)]
+    rule = {f"rule.{side}": own[f"backbone.expert_rule.{side}"] for side in ("left", "right")}
+    for name, module in found:
+        module.mixture = weights, {**unprefixed(f"{name}.", own), **rule}
+    try:
+        yield
+    finally:
+        for _, module in found:
+            module.mixture = None
