@@ -78,7 +78,7 @@ class FedDGMoE(Method):
     @torch.no_grad()
     def report(self, work: Work) -> Tensors:
         work.net.eval()
-        rows = torch.arange(len(work.site.train)).split(work.plan.batch_size)
+        rows = torch.split(torch.arange(len(work.site.train)), work.plan.batch_size)
         features = torch.cat([query(work.net, work.fetch(some).x, self.last).float() for some in rows])
         work.net.train()
         return {"mean": features.mean(0).cpu(), "variance": features.var(0).clamp_min(LEAST).cpu()}

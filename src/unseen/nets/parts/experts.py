@@ -94,7 +94,7 @@ class Experts(nn.Module):
         gates = chosen((cosines * heat[:, None, None]).softmax(-1))
         left, right = mean("rule.left"), mean("rule.right")
         size = left.shape[1]
-        grouped = torch.einsum("bja,btak->btjk", left, x.unflatten(2, (size, -1)))
+        grouped = torch.einsum("bja,btak->btjk", left, x.reshape(*x.shape[:2], size, -1))
         total = torch.zeros(())
         for number in range(len(self.left)):
             inside = torch.einsum("btjk,bjkr->btjr", grouped, mean(f"left.{number}"))
@@ -121,7 +121,7 @@ def imbalance(shares: Tensor, needed: Tensor, width: float) -> Tensor:
     Importance is the sum of an expert's shares; load is how often noise of this width would have it chosen, which needs
     a share of `needed`. Tokens x experts, and one per token.
     """
-    load = torch.distributions.Normal(0.0, width).cdf(shares - needed[:, None]).sum(0)
+    load = torch.special.ndtr((shares - needed[:, None]) / width).sum(0)
     parts = [total.var() / (total.mean().square() + 1e-10) for total in (shares.sum(0), load)]
     return torch.stack(parts).mean()
 
@@ -145,7 +145,7 @@ def add_experts(net: Net, every: int, size: int, ranks: Sequence[int], noise: fl
 def query(net: Net, x: Tensor, last: int) -> Tensor:
     """What domains are told apart by: the mean over all tokens of the last blocks' normalised outputs, and over these."""
     heard: list[Tensor] = []
-    blocks = list(net.backbone.blocks)[-last:]  # type: ignore[arg-type, union-attr]  # a vision transformer
+    blocks = list(net.backbone.blocks)[-last:]  # type: ignore[arg-type]  # a vision transformer
     handles = [block.register_forward_hook(lambda _, __, tokens: heard.append(tokens)) for block in blocks]
     try:
         net.maps(x)
