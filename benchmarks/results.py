@@ -440,7 +440,7 @@ def compose(name: str) -> str:
     notes = [
         "Mean accuracy in % over the sources that were left out in turn, while the two others trained: nothing of the unseen",
         f"domain is in it. Bold: chosen. {len(about['methods'])} methods; {len(done)} runs of {about['rounds']} rounds each, "
-        f"seed {about['seed']}, {sum(run['seconds'] for run in done) / 60:.0f} minutes of computing; "
+        f"seed {about['seed']}, {sum(run['seconds'] for run in done) / 60:.0f} minutes; "
         f"{len(value['runs']) - len(done)} runs failed." + ("" if finished else " **The search is not finished.**"),
     ]
     return "\n".join([*lines, "", *notes, *_composed(name, best)]) + "\n"
