@@ -58,6 +58,9 @@ def test_a_token_takes_one_expert_of_kronecker_products_by_hand() -> None:
             best = shares.argmax()
             expected = shares[best] * here @ experts[best] + layer.bias.detach().numpy()
             np.testing.assert_allclose(found[image, token], expected, rtol=1e-3, atol=1e-4)
+    layer.noise, layer.dropout = 1e-9, 0.0  # training makes whole matrices, to drop parts of them
+    with torch.no_grad():
+        torch.testing.assert_close(layer.train()(x), layer.eval()(x), rtol=1e-3, atol=1e-4)
 
 
 def test_a_mixture_is_the_net_with_the_mean_of_the_clients_parameters() -> None:

@@ -7,7 +7,7 @@ Every client has parameters of its own for all of it; a net can answer by those,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -51,28 +51,25 @@ class Experts(nn.Module):
         self.left = nn.ParameterList(_glorot(size, rows, rank) for rank in ranks)
         self.right = nn.ParameterList(_glorot(size, rank, columns) for rank in ranks)
         self.bias = nn.Parameter(torch.zeros(inner.out_features))
+        self.columns = [number for number, rank in enumerate(ranks) for _ in range(rank)]  # whose a column of L_j is
         self.mixture: tuple[Tensor, Tensors] | None = None  # weights, images x clients, and the clients' parameters
         self.imbalance: Tensor | None = None  # of the last pass in training
 
     def forward(self, x: Tensor) -> Tensor:
         plain: Tensor = self.inner(x)
-        if self.mixture is not None:
-            return plain + self._mixed(x, *self.mixture)
+        return plain + (self._in_training(x) if self.training else self._at_rest(x))
+
+    def _in_training(self, x: Tensor) -> Tensor:
         cosines = F.normalize(self.project(x), dim=-1) @ F.normalize(self.likeness, dim=0)
         scores = cosines * self.heat.clamp_max(math.log(1 / SMALL)).exp()
         count = len(self.left)
-        disturbed = scores
-        if self.training:
-            disturbed = scores + self.noise / count * torch.randn(scores.shape).to(scores)
-        shares = disturbed.softmax(-1)
-        if self.training:
-            self.imbalance = imbalance(scores.softmax(-1).flatten(0, -2), shares.amax(-1).flatten(), self.noise / count)
+        shares = (scores + self.noise / count * torch.randn(scores.shape).to(scores)).softmax(-1)
+        self.imbalance = imbalance(scores.softmax(-1).flatten(0, -2), shares.amax(-1).flatten(), self.noise / count)
         gates = chosen(shares)
         terms = [
-            gates[..., number, None] * (x @ F.dropout(self.expert(number), self.dropout, self.training))
-            for number in range(count)
+            gates[..., number, None] * (x @ F.dropout(self.expert(number), self.dropout)) for number in range(count)
         ]
-        return plain + torch.stack(terms).sum(0) + self.bias
+        return torch.stack(terms).sum(0) + self.bias
 
     def expert(self, number: int) -> Tensor:
         """H, inputs x outputs."""
@@ -81,27 +78,26 @@ class Experts(nn.Module):
         whole = torch.einsum("ja,jc,jkp->akcp", rule.left, rule.right, small)
         return whole.reshape(self.inner.in_features, self.inner.out_features)
 
-    def _mixed(self, x: Tensor, weights: Tensor, own: Mapping[str, Tensor]) -> Tensor:
-        """The same by parameters that are, for each image, the weighted mean of the clients'. Without H itself: each of
-        its factors is applied in turn."""
+    def _at_rest(self, x: Tensor) -> Tensor:
+        """By the layer's own parameters or, in a mixture, by the mean of the clients' for each image. H itself is not made:
+        its factors are applied in turn, those of all experts at once."""
+        (rule,), mixture = self._rule, self.mixture
+        own = {**dict(self.named_parameters()), "rule.left": rule.left, "rule.right": rule.right}
 
-        def mean(name: str) -> Tensor:
-            return torch.einsum("bk,k...->b...", weights, own[name])
+        def of(name: str) -> Tensor:  # images first, or one for all of them
+            return own[name][None] if mixture is None else torch.einsum("bk,k...->b...", mixture[0], mixture[1][name])
 
-        projected = x @ mean("project.weight").transpose(1, 2) + mean("project.bias")[:, None]
-        cosines = F.normalize(projected, dim=-1) @ F.normalize(mean("likeness"), dim=1)
-        heat = mean("heat").clamp_max(math.log(1 / SMALL)).exp()
+        projected = x @ of("project.weight").transpose(1, 2) + of("project.bias")[:, None]
+        cosines = F.normalize(projected, dim=-1) @ F.normalize(of("likeness"), dim=1)
+        heat = of("heat").clamp_max(math.log(1 / SMALL)).exp()
         gates = chosen((cosines * heat[:, None, None]).softmax(-1))
-        left, right = mean("rule.left"), mean("rule.right")
-        size = left.shape[1]
-        grouped = torch.einsum("bja,btak->btjk", left, x.reshape(*x.shape[:2], size, -1))
-        total = torch.zeros(())
-        for number in range(len(self.left)):
-            inside = torch.einsum("btjk,bjkr->btjr", grouped, mean(f"left.{number}"))
-            outside = torch.einsum("btjr,bjrp->btjp", inside, mean(f"right.{number}"))
-            whole = torch.einsum("btjp,bjc->btcp", outside, right).flatten(2)
-            total = total + gates[..., number, None] * whole
-        return total + mean("bias")[:, None]
+        numbers = range(len(self.left))
+        left = torch.cat([of(f"left.{number}") for number in numbers], dim=3)
+        right = torch.cat([of(f"right.{number}") for number in numbers], dim=2)
+        grouped = torch.einsum("bja,btak->btjk", of("rule.left"), x.reshape(*x.shape[:2], len(rule.left), -1))
+        inside = torch.einsum("btjk,bjkr->btjr", grouped, left) * gates[:, :, None, self.columns]
+        outside = torch.einsum("btjr,bjrp->btjp", inside, right)
+        return torch.einsum("btjp,bjc->btcp", outside, of("rule.right")).flatten(2) + of("bias")[:, None]
 
 
 def _glorot(*shape: int) -> nn.Parameter:
