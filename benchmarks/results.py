@@ -12,7 +12,8 @@ A page has marks, and what stands between them is written by this file:
 
 Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
 table), `method METHOD NAME ...` (a method's own lines in its page), `robust CLIENTS` (benchmarks/robust.py), `trust NAME`
-and `familiarity NAME` (benchmarks/trust.py), `regret NAME` (benchmarks/regret.py), `audit NAME` (what leaks).
+and `familiarity NAME` (benchmarks/trust.py), `regret NAME` (benchmarks/regret.py), `compose NAME` (benchmarks/compose.py),
+`audit NAME` (what leaks).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from unseen.audits.findings import AUDIT_FILE, find_audits
 from unseen.core.files import write_json
 from unseen.experiments.choose import Choice
 from unseen.experiments.collect import CHOSEN, Collection, Group, Row, collect
-from unseen.experiments.statistics import average_over_targets, summarise
+from unseen.experiments.statistics import average_over_targets, compare, summarise
 from unseen.reports.audit import audit_grids
 from unseen.reports.findings import compared_sentence, noise_floor
 from unseen.reports.names import titled
@@ -413,6 +414,73 @@ def regret(name: str) -> str:
     return "\n".join([*lines, "", *notes]) + "\n"
 
 
+def compose(name: str) -> str:
+    """The composition that each unseen domain's sources chose, and what it is worth there (benchmarks/compose.py)."""
+    file = RECORDS / "compose" / f"{name}.json"
+    if not file.exists():
+        return "No search is recorded yet: `python benchmarks/compose.py`.\n"
+    value = json.loads(file.read_text())
+    found = [one for one in value["found"] if one["ranked"]]
+    if not found:
+        return "The search has begun and compared nothing yet.\n"
+    sizes = {"1": "best method alone", "2": "best pair", "3": "best of three parts"}
+    lines = ["| unseen | " + " | ".join(sizes.values()) + " | FedAvg | candidates |", "|---" * 5 + "|---:|"]
+    best = {}
+    for one in found:
+        ranked = {size: one["ranked"].get(size, []) for size in sizes}
+        every = [pair for some in ranked.values() for pair in some]
+        best[one["target"]] = max(every, key=lambda pair: pair[1])[0]
+        cells = [
+            _bold(f"{some[0][0]} {100 * some[0][1]:.1f}", some[0][0] == best[one["target"]]) if some else "-"
+            for some in ranked.values()
+        ]
+        own = next((f"{100 * score:.1f}" for method, score in ranked["1"] if method == "fedavg"), "-")
+        lines.append(f"| {one['target']} | {' | '.join(cells)} | {own} | {one['looked']} |")
+    done, about = [run for run in value["runs"] if run["accuracy"]], value["about"]
+    finished = all(one["finished"] for one in value["found"]) and len(found) == len(value["found"])
+    notes = [
+        "Mean accuracy in % over the sources that were left out in turn, while the two others trained: nothing of the unseen",
+        f"domain is in it. Bold: chosen. {len(about['methods'])} methods; {len(done)} runs of {about['rounds']} rounds each, "
+        f"seed {about['seed']}, {sum(run['seconds'] for run in done) / 60:.0f} minutes; "
+        f"{len(value['runs']) - len(done)} runs failed." + ("" if finished else " **The search is not finished.**"),
+    ]
+    return "\n".join([*lines, "", *notes, *_composed(name, best)]) + "\n"
+
+
+def _composed(name: str, best: Mapping[str, str]) -> list[str]:
+    """The chosen compositions on the unseen domains themselves, beside FedAvg and the systems of the four papers."""
+    collection, group = records(f"compose/{name}"), main_group(name)
+    if collection is None or group is None:
+        return ["", "The chosen compositions have not been trained on all sources yet."]
+    rows = [row for one in collection.groups for row in one.rows]
+    scores = {cell: v for row in rows for cell, v in row.scores().items() if best.get(cell[0]) == row.method}
+    beside = {row.label: row.scores() for row in group.rows if row.method in ("fedavg", *SYSTEMS) and not row.fields}
+    targets = [target for target in group.targets if any(cell[0] == target for cell in scores)]
+    head = ["unseen", "chosen", "its accuracy", *map(titled, beside)]
+    lines = ["", "| " + " | ".join(head) + " |", "|---|---" + "|---:" * (len(head) - 2) + "|"]
+    for target in targets:
+        cells = [target, best[target]]
+        for own in (scores, *beside.values()):
+            mean = summarise(v for cell, v in own.items() if cell[0] == target and cell in scores).mean
+            cells.append("-" if math.isnan(mean) else f"{mean:.1f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    seeds = sorted({cell[1] for cell in scores})
+    lines += [
+        "",
+        f"On the unseen domain itself, with the whole budget, seeds {', '.join(map(str, seeds))}. What was chosen:",
+        "",
+    ]
+    for label, own in beside.items():
+        one = compare({"composed": scores, label: own}, label).get("composed")
+        if one is not None:
+            interval = "" if math.isnan(one.low) else f", 95 % interval over seeds {one.low:+.1f} to {one.high:+.1f}"
+            words = (
+                f"{one.difference:+.1f} points{interval}; ahead in {one.wins} of {one.pairs} pairs of target and seed"
+            )
+            lines.append(f"- against {titled(label)}: {words}")
+    return lines
+
+
 def audit(name: str) -> str:
     """What attacks found on the runs of a folder of audits."""
     audits = find_audits(RECORDS / "audit" / name)
@@ -432,7 +500,7 @@ def audit(name: str) -> str:
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
     "method": method, "systems": systems, "robust": robust, "trust": trust, "familiarity": familiarity,
-    "regret": regret, "audit": audit,
+    "regret": regret, "compose": compose, "audit": audit,
 }  # fmt: skip
 CHECKING = False
 

@@ -35,7 +35,7 @@ def site(client: str = "a", count: int = 32, classes: int = 3, seed: int = 0) ->
 
 
 # Where a convnet will not do.
-BACKBONES = {"doprompt": "test_vit", "promptfl": "test_vit", "fedclip": "test_vit", "fedins": "test_vit"}
+BACKBONES = dict.fromkeys(("doprompt", "promptfl", "fedclip", "fedins", "feddgmoe"), "test_vit")
 
 
 def tiny_net(method: Method, classes: int = 3, bottleneck: int | None = None, seed: int = 0) -> Net:

@@ -96,6 +96,7 @@ class Method:
     name: ClassVar[str] = ""  # on the command line; set by the registry from the file's name
     year: ClassVar[int] = 0  # of the publication
     family: ClassVar[str] = ""  # the idea it shares with others: one of `methods.FAMILIES`
+    passes: ClassVar[float] = 1.0  # over a batch in a step, forward and backward; one without backward is a third
     traits: ClassVar[Traits] = Traits()  # read them by `about`, which knows the fields
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # for each value of the field `variant`: what it sets
     ranges: ClassVar[Mapping[str, Range]] = {}  # at most two fields that `unseen tune` may change, and how far

@@ -14,11 +14,12 @@ from tests.tiny_work import random_images
 from unseen.core.errors import UserError
 from unseen.experiments.adaptation import Affine, Tracked, corrected, entropy
 from unseen.experiments.inference import Predictor, inference_of, read_rules, score
+from unseen.experiments.teacher import Pupil, trusted
 from unseen.nets.norms.layers import StatNorm2d, make_pluggable
 from unseen.nets.norms.rules import BatchRule, ruled
 from unseen.runs.model import Trained
 
-ADAPTING = ("tsmobn", "tent", "sar", "t3a", "lame")
+ADAPTING = ("tsmobn", "tent", "sar", "t3a", "lame", "fedspl")
 
 
 def pluggable() -> Trained:
@@ -157,7 +158,7 @@ def test_lame_knows_the_nearest_and_one_image_alone_keeps_its_answer() -> None:
 
 @pytest.mark.parametrize("rule", ADAPTING)
 def test_the_net_is_as_before_and_answers_depend_on_other_images(rule: str) -> None:
-    model, inference = trained(), inference_of(rule, {"batch": 3})
+    model, inference = trained(), inference_of(rule, {"batch": 3, **({"steps": 2} if rule == "fedspl" else {})})
     before = {key: value.clone() for key, value in model.net.state_dict().items()}
     found, _ = score(model, inference, random_images(6, seed=5))
     assert found.examples == 6
@@ -177,7 +178,7 @@ def test_affine_values_stay_outside_of_the_net() -> None:
 
 
 def test_what_a_rule_needs_is_said() -> None:
-    for rule, field in (("t3a", "keep"), ("lame", "neighbours"), ("tent", "batch")):
+    for rule, field in (("t3a", "keep"), ("lame", "neighbours"), ("tent", "batch"), ("fedspl", "batch")):
         with pytest.raises(UserError, match="1 or more"):
             inference_of(rule, {field: 0})
     assert {rule.name for rule in read_rules("all")} >= set(ADAPTING)
@@ -185,3 +186,63 @@ def test_what_a_rule_needs_is_said() -> None:
         with pytest.raises(UserError, match=f'"{method}"'):
             logits(trained(method), rule, X)
     torch.testing.assert_close(logits(trained("gperxan"), "t3a", X).shape, torch.Size([6, 3]))  # needs no BatchNorm
+
+
+def test_fedspl_trusts_those_that_lead_and_no_class_is_forgotten_by_hand() -> None:
+    """Six images, two views alike, so that leads are those of the probabilities."""
+    chances = np.array(
+        [[0.9, 0.05, 0.05], [0.8, 0.1, 0.1], [0.1, 0.6, 0.3], [0.4, 0.35, 0.25], [0.34, 0.36, 0.3], [0.3, 0.25, 0.45]]
+    )
+    # Leads: 0.85, 0.7, 0.3, 0.05, 0.02, 0.15, in the mean 0.345: the first two are sure. Of the others' logits the leads
+    # are log 2 = 0.69, 0.13, 0.06 and 0.41, in the mean 0.32: the third and the sixth come in. No class has none.
+    views = torch.tensor(np.log(chances)).expand(2, -1, -1)
+    kept, weights = trusted(views)
+    assert kept.tolist() == [True, True, True, False, False, True]
+    np.testing.assert_allclose(weights.numpy(), [0.5, 1.0, 1.0])
+    # Without the third the second class has only the fifth image, which is unsure, and comes in: the fewest are one.
+    kept, weights = trusted(views[:, [0, 1, 3, 4, 5]])
+    assert kept.tolist() == [True, True, False, True, True] and weights.tolist() == [0.5, 1.0, 1.0]
+
+
+def test_fedspl_lesson_by_hand() -> None:
+    rng = np.random.default_rng(3)
+    views, logits = rng.normal(size=(5, 8, 3)) * 3, rng.normal(size=(8, 3))
+    rows, others = rng.normal(size=(8, 4)), rng.normal(size=(8, 4))
+    model = trained()
+    pupil = Pupil(model.method, model.net, rate=0.1, slowness=0.9, steps=1, seed=0)
+    found = pupil.lesson(*(torch.tensor(part) for part in (views, logits, rows, others)))
+    kept, weights = (part.numpy() for part in trusted(torch.tensor(views)))
+    assert 0 < kept.sum() < 8
+    mean, rest = views.mean(0), ~kept
+    labels = mean.argmax(1)
+    log_chances = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    own = weights[labels[kept]]
+    sure = -(own * log_chances[kept, labels[kept]]).sum() / own.sum()
+    unsure = np.square(mean[rest] - logits[rest]).mean()
+    unit = np.concatenate([rows[rest], others[rest]])
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    likeness, count = unit @ unit.T / 0.07, int(rest.sum())
+    apart = 0.0
+    for row in range(2 * count):
+        every = np.exp(np.delete(likeness[row], row)).sum()
+        apart -= (likeness[row, (row + count) % (2 * count)] - np.log(every)) / (2 * count)
+    shares = np.exp(views) / np.exp(views).sum(2, keepdims=True)
+    ordered = np.sort(shares, axis=2)
+    trust = 1 - 0.001 * np.exp(-(ordered[..., 2] - ordered[..., 1]).mean())
+    expected = trust * sure + (1 - trust) * unsure + 0.5 * np.exp(-1e-4) * apart
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+
+
+def test_fedspl_steps_the_student_and_its_teacher_follows_slowly() -> None:
+    model = trained()
+    pupil = Pupil(model.method, model.net, rate=0.01, slowness=0.75, steps=1, seed=0)
+    start = model.net.head.weight.detach().clone()
+    pupil.learn(X)
+    assert torch.equal(pupil.teacher.head.weight, start)  # the student had not moved yet
+    first = pupil.student.head.weight.detach().clone()
+    assert not torch.equal(first, start)
+    pupil.learn(X)
+    torch.testing.assert_close(pupil.teacher.head.weight.detach(), 0.75 * start + 0.25 * first)
+    assert torch.equal(model.net.head.weight, start)
+    again = logits(trained(), "fedspl", X, batch=6, steps=1)
+    torch.testing.assert_close(logits(trained(), "fedspl", X, batch=6, steps=1), again)  # draws are the run's seed's

@@ -14,7 +14,8 @@ def test_bytes_and_parameters_of_a_round() -> None:
     found = measure_costs(["fedfd-a", "stablefdg"], batch_size=8, classes=4, steps=1, repeats=1)
     fedavg, adapted, stable = found
     assert [one.method for one in found] == ["fedavg", "fedfd-a", "stablefdg"]
-    assert fedavg.step_ratio == 1.0 and fedavg.inference_ratio == 1.0
+    assert fedavg.step_ratio == 1.0 and fedavg.inference_ratio == 1.0 and fedavg.per_pass == 1.0
+    assert adapted.per_pass == pytest.approx(adapted.step_ratio / registered()["fedfd-a"].passes)
     assert fedavg.bytes_up_statistics == 0 and adapted.bytes_up_statistics == 0
     assert stable.bytes_up_statistics > 0  # a style per round
     assert adapted.parameters > fedavg.parameters

@@ -51,7 +51,7 @@ def test_a_set_field_is_for_the_methods_that_have_it() -> None:
 def test_all_is_every_method_that_fits_the_net() -> None:
     plan = plan_bench({"methods": "fedbn+ga,all,fedprox:mu=0.5", "targets": "ink", "set": ["lambda1=0.2"]})
     todo, labels = [run.settings for run in plan.runs], plan.labels
-    need_tokens = {"doprompt", "fedclip", "fedins", "promptfl"}
+    need_tokens = {"doprompt", "fedclip", "feddgmoe", "fedins", "promptfl"}
     assert {s.method for s in todo} == {*registered(), "fedbn+ga"} - need_tokens
     assert set(plan.left_out) == need_tokens and plan.left_out["doprompt"].startswith("A prompt needs the tokens")
     assert labels["fedprox"] == "fedprox" and labels["fedprox (mu=0.5)"]

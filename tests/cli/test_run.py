@@ -233,11 +233,15 @@ def test_a_model_takes_images_in_every_form(runs: Path, tmp_path: Path) -> None:
 
 def test_methods_are_listed_and_explained() -> None:
     table = invoke("methods")
-    assert "fedavg" in table and "fedprox" in table
+    head, *rows = [line.split("\t") for line in table.splitlines()]
+    listed = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+    assert listed["fedprox"]["passes"] == "1" and listed["fedsam"]["passes"] == "2"
+    assert listed["fedsam"]["idea"] == "Flat minima" and listed["fedsam"]["owns"] == "step"
+    assert listed["scaffold"]["sends beyond weights"] == "control variates"
     text = invoke("methods", "fedprox")
     assert "MLSys 2020" in text
     assert "mu = 0.1 (float): weight of the proximal term" in text
-    assert "Differs from FedAvg in: penalty." in text
+    assert "Differs from FedAvg in: penalty." in text and "A step costs 1 of FedAvg's" in text
     both = invoke("methods", "fedbn+fedprox")
     assert "Differs from FedAvg in: share." in both and "proximal" in both
 

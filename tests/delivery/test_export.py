@@ -85,7 +85,8 @@ def as_if_trained(method: Method) -> Net:
         net.train().maps(digits())
         net.eval()
         for room in net.norms(Branches):
-            own = room.flat(net.state_dict())
+            state = net.state_dict()
+            own = room.flat(state) if state.keys() >= set(room.keys) else torch.ones(room.rows.shape[1])
             for seat in (0, 2):  # and none between them
                 room.rows[seat] = own * (1 + 0.1 * torch.rand(own.shape, generator=rng))
                 room.taken[seat] = 1

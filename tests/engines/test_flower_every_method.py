@@ -23,7 +23,7 @@ from unseen.runs.directory import RunDirectory
 
 METHODS = [*registered(), "fedbn+fedfd+ga", "fedavg+guide"]
 TOKENS: dict[str, Any] = {"backbone": "test_vit", "image_size": 32}  # no convnet will do
-NEEDS = {"doprompt": TOKENS, "promptfl": TOKENS, "fedclip": TOKENS, "fedins": TOKENS}
+NEEDS = dict.fromkeys(("doprompt", "promptfl", "fedclip", "fedins", "feddgmoe"), TOKENS)
 NOISY = [name for name in METHODS if parse(name).about.noise > 0]
 POOLED = "erm, centralized"  # all images in one place: a client of its own, and no deployment
 LANES = 4  # ServerApps at a time: while one waits for its sites, another has them work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -48,9 +49,17 @@ def test_says_that_it_sends_more_only_if_it_does(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_trainable_tensor_gets_a_gradient(name: str, tmp_path: Path) -> None:
-    """Within a round: phases, alternations and coins included. Catches a generator that never trains."""
+    """Within a round: phases, alternations and coins included. Catches a generator that never trains.
+
+    By the way: no more passes than it says that a step costs.
+    """
     fed = federation(name, tmp_path, rounds=1, local_steps=12)
     reached: set[str] = set()
+    begun: list[int] = []  # sizes of the batches that the first stage saw while it trained
+    first = fed.net.stage_modules()[0][0]
+    first.register_forward_pre_hook(
+        lambda _, inputs: begun.append(len(inputs[0])) if fed.net.training and torch.is_grad_enabled() else None
+    )
     hooks = [
         parameter.register_post_accumulate_grad_hook(
             lambda p, key=key: reached.add(key) if bool(p.grad.abs().sum() > 0) else None
@@ -63,6 +72,8 @@ def test_every_trainable_tensor_gets_a_gradient(name: str, tmp_path: Path) -> No
     for hook in hooks:
         hook.remove()
     assert not missing
+    images = len(fed.clients) * 12 * fed.plan.batch_size
+    assert sum(begun) <= 1.01 * math.ceil(fed.method.passes) * images
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -121,7 +132,7 @@ def test_has_a_row_in_the_table_of_methods_that_says_what_it_sends(name: str) ->
 @pytest.mark.parametrize("name", METHODS)
 def test_its_card_says_without_torch_what_the_class_says(name: str) -> None:
     kind, card = registered()[name], cards()[name]
-    assert (card.year, card.family) == (kind.year, kind.family)
+    assert (card.year, card.family, card.passes) == (kind.year, kind.family, kind.passes)
     assert kind.year > 1990 and kind.family and kind.family in FAMILIES
     assert set(card.owns) == {verb for verb in ONE_OWNER if overrides(kind(), verb)}
     assert card in by_family()[kind.family]

@@ -19,6 +19,7 @@ from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
     from unseen.method import Method
+    from unseen.methods import Card
     from unseen.runs.settings import Protocol
 
 EXAMPLE = "Example: unseen methods   ·   unseen methods fedprox   ·   unseen methods fedbn+fedprox"
@@ -41,25 +42,17 @@ def methods(
         if as_json:
             print_json([asdict(card) for group in groups.values() for card in group])
             return
-        columns = ["method", "year", "idea", "what it is", "sends beyond weights", "owns"]
-        rows = [
-            [
-                card.name,
-                str(card.year or ""),
-                FAMILIES[family],
-                card.headline,
-                card.sends or "nothing",
-                ", ".join(card.owns),
-            ]
-            for family, group in groups.items()
-            for card in group
-        ]
-        print_table(columns, rows, folded=columns[2:])
-        if in_terminal():
-            say(
-                "`unseen methods NAME` explains one; fedbn+fedprox runs two as one,",
-                "unless both own one verb.",
-            )
+        columns = ["method", "year", "what it is", "sends beyond weights", "passes", "owns"]
+        tables = {FAMILIES[family]: [_listed(card) for card in group] for family, group in groups.items()}
+        if not in_terminal():
+            print_table([*columns, "idea"], [[*row, idea] for idea, rows in tables.items() for row in rows])
+            return
+        for idea, rows in tables.items():
+            print_table(columns, rows, title=idea, right=("passes",), folded=columns[2:4])
+        say(
+            "passes: what a step costs, FedAvg's is 1; `unseen cost` measures it. owns: two methods compose,",
+            "as fedbn+fedprox, unless both own one verb. `unseen methods NAME` explains one.",
+        )
         return
     check_names(name)
     from unseen.method import parts_of
@@ -72,6 +65,11 @@ def methods(
         say(*map(explain, kinds))
 
 
+def _listed(card: Card) -> list[str]:
+    sends = card.sends.partition(":")[0] or "nothing"  # what comes after a colon says how much, or of what
+    return [card.name, str(card.year or ""), card.headline, sends, f"{card.passes:.3g}", ", ".join(card.owns)]
+
+
 def _as_json(kind: type[Method]) -> dict[str, Any]:
     from unseen.core.options import spelled
 
@@ -80,6 +78,7 @@ def _as_json(kind: type[Method]) -> dict[str, Any]:
         "name": kind.name,
         "about": _about(kind),
         "sends": kind.traits.sends,
+        "passes": kind.passes,
         "fields": [
             {
                 "name": f.name,
@@ -116,7 +115,8 @@ def explain(kind: type[Method]) -> str:
         lines.append(
             f"  {f.name} = {getattr(plain, f.name)} ({spelled(hints[f.name])}){': ' + meaning if meaning else ''}"
         )
-    lines += ["", f"Sends beyond the model's weights: {kind.traits.sends or 'nothing'}.", *_composition(plain), ""]
+    lines += ["", f"Sends beyond the model's weights: {kind.traits.sends or 'nothing'}."]
+    lines += [f"A step costs {kind.passes:.3g} of FedAvg's, by its passes.", *_composition(plain), ""]
     return "\n".join(lines)
 
 

@@ -88,12 +88,14 @@ def cost(
     if as_json:
         print_json([asdict(one) for one in found])
         return
-    columns = ["method", "parameters", "step", "inference", "up", "beyond weights", "down"]
+    columns = ["method", "parameters", "step", "passes", "per pass", "inference", "up", "beyond weights", "down"]
     rows = [
         [
             one.method,
             f"{one.parameters:,}",
             f"{one.step_ratio:.2f}",
+            "-" if one.passes is None else f"{one.passes:.3g}",
+            "-" if one.per_pass is None else f"{one.per_pass:.2f}",
             f"{one.inference_ratio:.2f}",
             megabytes(one.bytes_up),
             megabytes(one.bytes_up_statistics),
@@ -108,7 +110,8 @@ def cost(
         title=f"cost on {backbone} at {size} px, batches of {batch_size}; times as ratios to fedavg, bytes per round",
         notes=[
             f"fedavg: {1e3 * base.step_seconds:.1f} ms a step and {1e3 * base.inference_seconds:.1f} ms for a batch in "
-            "inference, on one thread"
+            "inference, on one thread",
+            "passes: over a batch in a step, forward and backward (without backward: a third); per pass: the step by them",
         ],
         right=columns[1:],
     )

@@ -49,6 +49,12 @@ class Cost:
     bytes_up: float
     bytes_down: float
     bytes_up_statistics: float
+    passes: float | None  # that explain the step, as the method says; None for a composed one
+
+    @property
+    def per_pass(self) -> float | None:
+        """How much dearer a step is than its passes explain: 1 is not at all."""
+        return None if self.passes is None else self.step_ratio / self.passes
 
 
 def noise(count: int, size: int, classes: int) -> TensorImages:
@@ -179,6 +185,7 @@ def measure_costs(
             bytes_up=one.ledger.per_trip("up"),
             bytes_down=one.ledger.per_trip("down"),
             bytes_up_statistics=one.ledger.per_trip("up", "statistics"),
+            passes=registered()[one.name].passes if one.name in registered() else None,
         )
         for one in candidates
     ]

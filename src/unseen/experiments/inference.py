@@ -71,7 +71,7 @@ class Predictor:
         self.seen = 0
         if inference.statistics and inference.name != "own":
             _make_ready(trained.net, name_of(trained.method))
-        self.adapter = inference.adapter(trained.method, trained.net)
+        self.adapter = inference.adapter(trained.method, trained.net, self.seed)
 
     def __call__(self, net: Net, x: Tensor) -> Tensor:
         return torch.cat([self._some(net, part) for part in torch.split(x, self.inference.most() or len(x))])

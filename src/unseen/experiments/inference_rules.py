@@ -18,7 +18,7 @@ from torch import Tensor
 from unseen.core.errors import UserError
 from unseen.core.seeding import torch_generator
 from unseen.data.augment import Recipe, apply
-from unseen.experiments import adaptation
+from unseen.experiments import adaptation, teacher
 from unseen.method import Method
 from unseen.nets.net import Net
 from unseen.nets.norms import rules
@@ -54,7 +54,7 @@ class Inference:
         """What the net sees: the images themselves first, then whatever else the statistics need."""
         return x
 
-    def adapter(self, method: Method, net: Net) -> adaptation.Adapter | None:
+    def adapter(self, method: Method, net: Net, seed: int) -> adaptation.Adapter | None:
         """What answers batch after batch and learns from them. None: every batch is answered by `rule`."""
         return None
 
@@ -174,7 +174,7 @@ class TsmoBN(Batched):
     depends: ClassVar[str] = PAST
     momentum: float = 0.9  # tau, how much of the statistics of earlier batches stays
 
-    def adapter(self, method: Method, net: Net) -> adaptation.Adapter:
+    def adapter(self, method: Method, net: Net, seed: int) -> adaptation.Adapter:
         return adaptation.Tracking(method, self.momentum)
 
 
@@ -186,7 +186,7 @@ class Tent(Batched):
     depends: ClassVar[str] = PAST
     rate: float = 1e-3  # learning rate of Adam
 
-    def adapter(self, method: Method, net: Net) -> adaptation.Adapter:
+    def adapter(self, method: Method, net: Net, seed: int) -> adaptation.Adapter:
         return adaptation.Tent(method, net, self.rate)
 
 
@@ -201,7 +201,7 @@ class SAR(Batched):
     rho: float = 0.05  # radius of the neighbourhood that must be flat
     collapse: float = 0.2  # back to the trained net if the smoothed entropy falls below
 
-    def adapter(self, method: Method, net: Net) -> adaptation.Adapter:
+    def adapter(self, method: Method, net: Net, seed: int) -> adaptation.Adapter:
         return adaptation.SAR(method, net, self.rate, self.margin * math.log(net.classes), self.rho, self.collapse)
 
 
@@ -219,7 +219,7 @@ class T3A(Batched):
         if self.keep < 1 and self.keep != -1:
             raise UserError(f"t3a: keep is {self.keep}; give 1 or more, or -1 for all.")
 
-    def adapter(self, method: Method, net: Net) -> adaptation.Adapter:
+    def adapter(self, method: Method, net: Net, seed: int) -> adaptation.Adapter:
         return adaptation.T3A(method, net, self.keep)
 
 
@@ -237,11 +237,32 @@ class LAME(Batched):
         if self.neighbours < 1:
             raise UserError(f"lame: neighbours is {self.neighbours}; give 1 or more.")
 
-    def adapter(self, method: Method, net: Net) -> adaptation.Adapter:
+    def adapter(self, method: Method, net: Net, seed: int) -> adaptation.Adapter:
         return adaptation.LAME(method, self.affinity, self.neighbours)
 
 
-KINDS = (Inference, TBN, IABN, MixNorm, FixedAlpha, RandomAlpha, TsmoBN, Tent, SAR, T3A, LAME)
+@dataclass(frozen=True)
+class FedSPL(Batched):
+    """A student learns what its slow copy is sure of, several steps on each batch before it answers (AAAI 2025)."""
+
+    name: ClassVar[str] = "fedspl"
+    depends: ClassVar[str] = PAST
+    statistics: ClassVar[bool] = False
+    batch: int = 16  # images in a batch
+    steps: int = 25  # on each batch; the authors' code passes over all images 25 times
+    rate: float = 2e-4  # learning rate, and 30 times as much for the head
+    slowness: float = 0.999  # how much of the teacher stays in a step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch < 2:
+            raise UserError(f"fedspl: batch is {self.batch}; give 2 or more: norms go by the batch.")
+
+    def adapter(self, method: Method, net: Net, seed: int) -> adaptation.Adapter:
+        return teacher.Pupil(method, net, self.rate, self.slowness, self.steps, seed)
+
+
+KINDS = (Inference, TBN, IABN, MixNorm, FixedAlpha, RandomAlpha, TsmoBN, Tent, SAR, T3A, LAME, FedSPL)
 RULES: Mapping[str, type[Inference]] = {kind.name: kind for kind in KINDS}
 
 

@@ -54,6 +54,7 @@ class Card:
     year: int  # of the publication; 0 where its file does not say
     family: str  # one of FAMILIES; "" where its file does not say
     owns: tuple[str, ...]  # verbs that no other part of a composed method may define
+    passes: float = 1.0  # what a step costs, in FedAvg's: passes over a batch, forward and backward
 
 
 def cards() -> dict[str, Card]:
@@ -113,9 +114,10 @@ def _read(tree: ast.Module) -> Iterator[Card]:
                 name,
                 headline,
                 _sends(values.get("traits")),
-                _number(values.get("year")),
+                int(_number(values.get("year"))),
                 _text(values.get("family")),
                 tuple(verb for verb in ONE_OWNER if verb in defined),
+                _number(values.get("passes")) or 1.0,
             )
 
 
@@ -138,8 +140,8 @@ def _text(value: ast.expr | None) -> str:
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 
 
-def _number(value: ast.expr | None) -> int:
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, int) else 0
+def _number(value: ast.expr | None) -> float:
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) else 0
 
 
 def _target(statement: ast.AnnAssign | ast.Assign) -> str:

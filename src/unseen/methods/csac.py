@@ -45,6 +45,7 @@ class CSAC(Method):
     name: ClassVar[str] = "csac"
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "servers"
+    passes: ClassVar[float] = 1.33
     traits: ClassVar[Traits] = Traits(ignores=frozenset({"weigh"}))  # distances are the weights
 
     pretraining: int = 1  # a client's first rounds, in which it trains alone; the authors: 1,800 steps

@@ -31,6 +31,7 @@ class ELCFS(Method):
     name: ClassVar[str] = "elcfs"
     year: ClassVar[int] = 2021
     family: ClassVar[str] = "styles"
+    passes: ClassVar[float] = 2.0
     traits: ClassVar[Traits] = Traits(
         sends="low-frequency amplitude spectra of some training images, handed on to the other clients"
     )

@@ -40,6 +40,7 @@ class FedCCRL(Method):
     name: ClassVar[str] = "fedccrl"
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "styles"
+    passes: ClassVar[float] = 3.0
     traits: ClassVar[Traits] = Traits(
         sends="channel means and standard deviations of the pixels of some images, handed on to the other clients"
     )

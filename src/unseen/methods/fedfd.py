@@ -87,6 +87,7 @@ class FedFD(WithGlobalStatistics):
     name: ClassVar[str] = "fedfd"
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "normalisation"
+    passes: ClassVar[float] = 2.0
     ranges: ClassVar[Mapping[str, Range]] = {"lambda1": Range(0.05, 0.5), "lambda2": Range(0.5, 8.0)}
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "mean": {"reduce": "mean", "smallest_map": 49},
@@ -205,6 +206,7 @@ class Adapter(WithGlobalStatistics):
     name: ClassVar[str] = "adapter"
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "normalisation"
+    passes: ClassVar[float] = 1.67  # the second without gradients of weights
     ranges: ClassVar[Mapping[str, Range]] = {"adapter_lr": Range(0.03, 1.0)}
     traits: ClassVar[Traits] = Traits(needs_full_state=True, norms="norms with adapters")
 
@@ -356,6 +358,7 @@ class FedFDA(Adapter, FedFD):
     name: ClassVar[str] = "fedfd-a"
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "normalisation"
+    passes: ClassVar[float] = 2.67  # the third without gradients of weights
     ranges: ClassVar[Mapping[str, Range]] = FedFD.ranges
 
     def loss(self, work: Work, batch: Batch) -> Tensor:

@@ -31,6 +31,7 @@ class FedIns(Method):
     name: ClassVar[str] = "fedins"
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "adapters"
+    passes: ClassVar[float] = 1.33
     traits: ClassVar[Traits] = Traits(counts_images=False)
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.01, 0.5)}
 

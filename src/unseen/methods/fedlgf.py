@@ -42,6 +42,7 @@ class FedLGF(Method):
     name: ClassVar[str] = "fedlgf"
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "flat minima"
+    passes: ClassVar[float] = 1.33
     ranges: ClassVar[Mapping[str, Range]] = {"near": Range(0.01, 1.0), "far": Range(0.01, 1.0)}
 
     near: float = 0.1  # weight of the own head's flatness

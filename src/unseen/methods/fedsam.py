@@ -35,6 +35,7 @@ class FedSAM(Method):
     name: ClassVar[str] = "fedsam"
     year: ClassVar[int] = 2022
     family: ClassVar[str] = "flat minima"
+    passes: ClassVar[float] = 2.0
     ranges: ClassVar[Mapping[str, Range]] = {"rho": Range(0.005, 0.5)}
 
     adaptive: bool = False  # ASAM instead of SAM

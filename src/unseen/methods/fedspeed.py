@@ -27,6 +27,7 @@ class FedSpeed(Method):
     name: ClassVar[str] = "fedspeed"
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "flat minima"
+    passes: ClassVar[float] = 2.0
     traits: ClassVar[Traits] = Traits(counts_images=False)
     ranges: ClassVar[Mapping[str, Range]] = {"pull": Range(0.01, 1.0), "rho": Range(0.01, 0.5)}
 

@@ -60,6 +60,7 @@ class FISC(Method):
     name: ClassVar[str] = "fisc"
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "styles"
+    passes: ClassVar[float] = 2.0  # a batch and its copies
     traits: ClassVar[Traits] = Traits(
         sends="each client's style (channel means and standard deviations), of which all get the middle",
         remark="weight-free, ours",

@@ -37,6 +37,7 @@ class L2D(Method):
     name: ClassVar[str] = "l2d"
     year: ClassVar[int] = 2021
     family: ClassVar[str] = "augmentation"
+    passes: ClassVar[float] = 3.33  # over a batch and its copies, once without gradients of weights
 
     contrast: float = 1.0  # weight of the supervised contrast (alpha 1 of the code)
     likelihood: float = 1.0  # weight of the negative log-likelihood (alpha 2)

@@ -37,6 +37,7 @@ class MCGDM(Method):
     name: ClassVar[str] = "mcgdm"
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "gradients"
+    passes: ClassVar[float] = 2.0
     traits: ClassVar[Traits] = Traits(sends="each client's own head, handed on to all clients", counts_images=False)
     ranges: ClassVar[Mapping[str, Range]] = {"intra": Range(0.05, 2.0), "inter": Range(0.02, 2.0)}
 

@@ -51,6 +51,7 @@ class MCSAD(Method):
     name: ClassVar[str] = "mcsad"
     year: ClassVar[int] = 2025
     family: ClassVar[str] = "styles"
+    passes: ClassVar[float] = 2.6  # about: of the tries, only styles get gradients
     traits: ClassVar[Traits] = Traits(sends="each client's own head, handed on to all clients", counts_images=False)
     ranges: ClassVar[Mapping[str, Range]] = {"rate": Range(0.1, 10.0), "relation": Range(0.05, 5.0)}
 

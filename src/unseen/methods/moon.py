@@ -38,6 +38,7 @@ class Moon(Method):
     name: ClassVar[str] = "moon"
     year: ClassVar[int] = 2021
     family: ClassVar[str] = "averaging"
+    passes: ClassVar[float] = 1.67
     ranges: ClassVar[Mapping[str, Range]] = {"mu": Range(0.01, 5.0)}
 
     mu: float = 1.0  # weight of the contrastive term: 1 in the authors' code, 5 in its CIFAR-10 example

@@ -36,6 +36,7 @@ class RandConv(Method):
     name: ClassVar[str] = "randconv"
     year: ClassVar[int] = 2021
     family: ClassVar[str] = "augmentation"
+    passes: ClassVar[float] = 3.0
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.1, 20.0)}
 
     kernels: tuple[int, ...] = (1, 3, 5, 7)  # sizes k that a kernel is drawn from

@@ -50,6 +50,7 @@ class StableFDG(Method):
     name: ClassVar[str] = "stablefdg"
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "styles"
+    passes: ClassVar[float] = 1.5  # about: the batch grows by chance
     traits: ClassVar[Traits] = Traits(
         sends="style statistics: mean and variance over the client's images of the channel means and standard deviations "
         "after the first stage (4 x C numbers per round), passed on to other clients"

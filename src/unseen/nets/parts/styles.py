@@ -65,6 +65,36 @@ class MixStyle(nn.Module):
         return f"p={self.p}, alpha={self.alpha}"
 
 
+class EFDMix(nn.Module):
+    """Move each channel's values towards those of the same rank in another image of the batch (Zhang et al. 2022).
+
+    With probability p per batch: weight ~ Beta(alpha, alpha) per image, mixed = weight * own + (1 - weight) * other's. The
+    own value counts in full for the gradient, and the other's by its share.
+    """
+
+    def __init__(self, p: float = 0.5, alpha: float = 0.1) -> None:
+        super().__init__()
+        self.p = p
+        self.alpha = alpha
+
+    def forward(self, maps: Tensor) -> Tensor:
+        if not self.training or float(torch.rand(())) >= self.p:
+            return maps
+        images = maps.shape[0]
+        weight = torch.distributions.Beta(self.alpha, self.alpha).sample((images, 1, 1)).to(maps.device)
+        other = torch.randperm(images).to(maps.device)
+        values = maps.flatten(2)
+        ordered, places = values.sort(dim=2)
+        # Straight to each value's place: the rank of each value, which the other's values would be looked up by, costs
+        # a second sort.
+        matched = torch.empty_like(ordered).scatter(2, places, ordered[other])
+        mixed = values + (1 - weight) * (matched - values.detach())
+        return mixed.view(maps.shape).contiguous(memory_format=torch.channels_last)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, alpha={self.alpha}"
+
+
 class DSU(nn.Module):
     """Resample styles from Gaussians as wide as the styles of the batch are spread (Li et al. 2022).
 

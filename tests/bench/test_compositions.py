@@ -1,0 +1,127 @@
+"""benchmarks/compose.py: compositions chosen by sources that were left out, never by the unseen domain."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.bench.test_results_docs import script as script  # a fixture
+from tests.report.runs import invent
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+DOMAINS = ("ink", "street", "colour", "outline")
+
+
+@pytest.fixture
+def compose(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    spec = importlib.util.spec_from_file_location("unseen_compose", FOLDER / "compose.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(__import__("sys").modules, "unseen_compose", module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+class Runs(dict):  # type: ignore[type-arg]
+    """All runs that were ever wanted, as if each were carried out when it is."""
+
+    def __init__(self, worth: Mapping[str, float]) -> None:
+        super().__init__()
+        self.worth = worth
+
+    def carry_out(self, name: str, pair: frozenset[str]) -> None:
+        value = sum(self.worth[part] for part in name.split("+"))
+        # A part that is called after a domain is wonderful there, and nowhere else.
+        self[name, pair] = {domain: 1.0 if domain in name else value for domain in pair}
+
+
+def chosen(compose: ModuleType, target: str, runs: Runs, singles: list[str], **widths: object):  # type: ignore[no-untyped-def]
+    while True:
+        found = compose.search(target, DOMAINS, singles, runs, compose.Widths(**widths))
+        if not found.wanted:
+            return found
+        for name, pair in found.wanted:
+            assert target in pair
+            runs.carry_out(name, pair)
+
+
+def test_every_pair_of_domains_comes_once_and_the_first_ones_serve_all(compose: ModuleType) -> None:
+    found = compose.meetings(DOMAINS)
+    assert sorted(map(sorted, found)) == sorted(map(sorted, map(set, combinations(DOMAINS, 2))))
+    for place in (0, 2, 4):
+        assert found[place] | found[place + 1] == set(DOMAINS)
+
+
+def test_the_best_of_three_parts_that_compose_is_found(compose: ModuleType) -> None:
+    # rsc and mixup both own the loss; the others go together.
+    worth = {"fedavg": 0.2, "fedprox": 0.21, "mixstyle": 0.24, "swad": 0.23, "rsc": 0.25, "mixup": 0.22, "ga": 0.1}
+    runs = Runs(worth)
+    found = chosen(compose, "ink", runs, list(worth), kept=(5, 3, 2), joined=4, grown=2)
+    assert [name for name, _ in found.ranked[1]] == ["rsc", "mixstyle", "swad", "mixup", "fedprox", "fedavg"]
+    assert found.best[0] == "mixstyle+swad+rsc" and found.best[1] == pytest.approx(0.72)
+    assert not any({"rsc", "mixup"} <= set(name.split("+")) for name, _ in runs)
+    met = {pair for name, pair in runs if name == "ga"}
+    assert len(met) == 1  # it was worst with the first source left out, and met no other
+    assert len({pair for name, pair in runs if name == "fedavg"}) == 3  # what all are compared with meets all
+    assert found.looked == 7 + 5 + 1  # all; pairs of the best four but one; the only one of three parts
+
+
+def test_accuracy_on_the_unseen_domain_is_never_read(compose: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that is perfect on the target and poor elsewhere is not chosen for it, but for the other domains."""
+    import unseen.registry
+
+    known = unseen.registry.registered()
+    monkeypatch.setattr(compose, "parse", lambda name: known.get(name))
+    worth = {"fedavg": 0.5, "for-ink": 0.1, "good": 0.6}
+    runs = Runs(worth)
+    widths = {"kept": (3, 1, 1), "joined": 2, "grown": 1}
+    assert chosen(compose, "ink", runs, list(worth), **widths).ranked[1][0] == ("good", pytest.approx(0.6))
+    street = dict(chosen(compose, "street", runs, list(worth), **widths).ranked[1])
+    assert street["for-ink"] == pytest.approx((1.0 + 0.1 + 0.1) / 3)
+
+
+def test_one_that_failed_is_out(compose: ModuleType) -> None:
+    worth = {"fedavg": 0.2, "mixstyle": 0.3, "swad": 0.4}
+    runs = Runs(worth)
+    runs["swad", frozenset({"ink", "colour"})] = None
+    found = chosen(compose, "ink", runs, list(worth), kept=(3, 2, 2), joined=3, grown=2)
+    assert [name for name, _ in found.ranked[1]] == ["mixstyle", "fedavg"] and found.best[0] == "mixstyle"
+
+
+def test_the_table_says_what_was_searched_and_what_was_found(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RECORDS", tmp_path / "records")
+    assert script.compose("digits").startswith("No search")
+    invent(tmp_path / "out", {"fedavg": 0.5, "fedfd": 0.6}, targets=("ink", "street"))
+    script.keep(tmp_path / "out", "digits")
+    run = {"without": ["ink", "street"], "accuracy": {"ink": 0.5, "street": 0.5}, "seconds": 90.0, "why": ""}
+    ranked = {"1": [["mixstyle", 0.7], ["fedavg", 0.5]], "2": [["mixstyle+swad", 0.75]]}
+    value = {
+        "version": 1,
+        "about": {"data": "digits", "rounds": 8, "seed": 0, "methods": ["fedavg", "mixstyle", "swad"]},
+        "found": [{"target": t, "finished": t == "ink", "looked": 4, "ranked": ranked} for t in ("ink", "street")],
+        "runs": [run, run, {**run, "accuracy": None}],
+    }
+    (tmp_path / "records" / "compose").mkdir()
+    (tmp_path / "records" / "compose" / "digits.json").write_text(json.dumps(value))
+    text = script.compose("digits")
+    assert "| ink | mixstyle 70.0 | **mixstyle+swad 75.0** | - | 50.0 | 4 |" in text
+    assert (
+        "2 runs of 8 rounds each, seed 0, 3 minutes; 1 runs failed. **The search is not finished.**"
+        in text
+    )
+    assert "have not been trained" in text
+    invent(tmp_path / "final", {"mixstyle+swad": 0.65}, targets=("ink", "street"))
+    script.keep(tmp_path / "final", "compose/digits")
+    text = script.compose("digits")
+    # Scores are score + t/100 + s/1000: 65.1 and 66.1, against 50.1 and 51.1.
+    assert "| ink | mixstyle+swad | 65.1 | 50.1 | 60.1 |" in text
+    assert "- against FedAvg: +15.0 points" in text and "ahead in 6 of 6 pairs" in text
