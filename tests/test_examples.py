@@ -92,7 +92,7 @@ def test_the_story_of_a_new_site(
     choice = Choice.read(tmp_path / "choice" / "choice.json")
     assert f"trained {choice.method}: " in said and choice.sites == ["colour", "ink", "outline"]
     assert {path.name for path in (tmp_path / "packed").iterdir()} == {
-        "model.onnx", "model.json", "predict.py", "pictures.py", "README.md",
+        "model.onnx", "model.json", "predict.py", "pictures.py", "look.py", "README.md",
     }  # fmt: skip
 
 

@@ -23,6 +23,8 @@ MEANING = {
     "sets hold the class": "prediction sets that hold the true class",
     "classes in a set": "on average; 1 is a plain answer",
     "unlike training": "images; 5 % of those of training",
+    "in their look": "colours and textures of no known site; 2.5 % of those of training",
+    "in their content": "no class fits well; 2.5 % of those of training",
     "accuracy, also by images without labels": "prediction-powered inference, 95 %",
 }
 
@@ -38,6 +40,9 @@ def rows(found: Checked) -> list[tuple[str, str, str]]:
         "classes in a set": "-" if found.set_size is None else f"{found.set_size:.2f}",
         "unlike training": percent(found.unlike_training),
     }
+    if found.unlike_look is not None:
+        values["in their look"] = percent(found.unlike_look)
+        values["in their content"] = percent(found.unlike_content)
     if found.coverage is not None and found.covers is not None:
         values["sets hold the class"] = f"{interval(found.coverage)}, should be {100 * found.covers:g} %"
     if found.prediction_powered is not None:
