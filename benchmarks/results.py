@@ -2,6 +2,7 @@
 
     python benchmarks/results.py keep OUT NAME    # copy the small records of finished runs to benchmarks/results/NAME
     python benchmarks/results.py keep-audits OUT NAME    # copy every audit.json below OUT to benchmarks/results/audit/NAME
+    python benchmarks/results.py keep-story WORK NAME    # copy what examples/new_site/story.py found in WORK
     python benchmarks/results.py write            # write every generated part of the pages anew (make results)
     python benchmarks/results.py check            # say which pages are not what would be written
 
@@ -22,6 +23,7 @@ import json
 import math
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +78,16 @@ def keep_audits(out: Path, name: str) -> int:
     for one in audits:
         write_json(RECORDS / "audit" / name / one.run / AUDIT_FILE, one.to_json())
     return len(audits)
+
+
+STORY = {"story.json": "story.json", "choice/choice.json": "choice.json", "check/metrics.json": "metrics.json"}
+
+
+def keep_story(work: Path, name: str) -> int:
+    """What was said, chosen and measured."""
+    for source, kept in STORY.items():
+        write_json(RECORDS / "story" / name / kept, json.loads((work / source).read_text()))
+    return len(STORY)
 
 
 def _thin(line: RoundLine) -> dict[str, object]:
@@ -315,6 +327,44 @@ def export() -> str:
     return "\n".join([*lines, "", note]) + "\n"
 
 
+def story(name: str) -> str:
+    """What examples/new_site/story.py said, what it chose from, and what the new site's labels say."""
+    folder = RECORDS / "story" / name
+    if not folder.is_dir():
+        return NOTHING
+    told = json.loads((folder / "story.json").read_text())
+    metrics = json.loads((folder / "metrics.json").read_text())
+    choice = Choice.read(folder / "choice.json")
+    lines = ["```", *(line for said in told["said"] for line in textwrap.wrap(said, 110)), "```", ""]
+    lines += ["What it chose from: the accuracy in % on each site when it was left out.", ""]
+    head = ["method", "", *choice.sites, "mean", "behind the best", "sends beyond weights", "seconds per run"]
+    lines += ["| " + " | ".join(head) + " |", "|---|---" + "|---:" * (len(head) - 4) + "|---|---:|"]
+    for one in sorted(choice.candidates, key=lambda c: -(c.mean or 0)):
+        cells = [titled(one.method), one.standing, *(f"{100 * sum(v) / len(v):.1f}" for v in one.accuracy.values())]
+        cells += [f"{100 * (one.mean or 0):.1f}", f"{100 * (one.behind or 0):.1f} ± {100 * (one.error or 0):.1f}"]
+        lines.append("| " + " | ".join([*cells, one.sends or "nothing", f"{one.seconds or 0:.0f}"]) + " |")
+    lines += ["", "What `unseen check` says of the new site (`metrics.json`):", ""]
+    lines += ["| measure | value |", "|---|---:|"]
+    for words, value in (
+        ("accuracy", _interval(metrics["accuracy"])),
+        ("accuracy, also by images without labels", _interval(metrics["prediction_powered"]["accuracy"])),
+        ("macro F1", _percent([metrics["measured"]["macro_f1"]])),
+        ("AUROC", _percent([metrics["measured"]["auroc"]])),
+        ("calibration error", _percent([metrics["measured"]["calibration_error"]])),
+        (f"sets hold the class, should be {100 * metrics['covers']:.0f} %", _interval(metrics["coverage"])),
+        ("classes in a set", f"{metrics['set_size']:.2f}"),
+        ("unlike training", _percent([metrics["unlike_training"]])),
+        ("in their look", _percent([metrics["unlike_look"]])),
+        ("in their content", _percent([metrics["unlike_content"]])),
+    ):
+        lines.append(f"| {words} | {value} |")
+    return "\n".join(lines) + "\n"
+
+
+def _interval(share: dict[str, float]) -> str:
+    return f"{100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f})"
+
+
 def _percent(values: Sequence[float]) -> str:
     return f"{100 * sum(values) / len(values):.1f} %"
 
@@ -508,7 +558,7 @@ def audit(name: str) -> str:
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
     "method": method, "systems": systems, "robust": robust, "trust": trust, "familiarity": familiarity,
-    "regret": regret, "audit": audit, "look": look, "export": export,
+    "regret": regret, "audit": audit, "look": look, "export": export, "story": story,
 }  # fmt: skip
 CHECKING = False
 
@@ -536,6 +586,9 @@ def main(words: Sequence[str]) -> int:
         return 0
     if len(words) == 3 and words[0] == "keep-audits":
         print(f"kept {keep_audits(Path(words[1]), words[2])} audits in {RECORDS / 'audit' / words[2]}")
+        return 0
+    if len(words) == 3 and words[0] == "keep-story":
+        print(f"kept {keep_story(Path(words[1]), words[2])} files in {RECORDS / 'story' / words[2]}")
         return 0
     if words in (["write"], ["check"]):
         if words == ["check"]:
