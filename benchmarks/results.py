@@ -354,8 +354,8 @@ def story(name: str) -> str:
         (f"sets hold the class, should be {100 * metrics['covers']:.0f} %", _interval(metrics["coverage"])),
         ("classes in a set", f"{metrics['set_size']:.2f}"),
         ("unlike training", _percent([metrics["unlike_training"]])),
-        ("in their look", _percent([metrics["unlike_look"]])),
-        ("in their content", _percent([metrics["unlike_content"]])),
+        ("unlike in look", _percent([metrics["unlike_look"]])),
+        ("unlike in content", _percent([metrics["unlike_content"]])),
     ):
         lines.append(f"| {words} | {value} |")
     return "\n".join(lines) + "\n"

@@ -175,18 +175,22 @@ def test_predict_as_json_and_without_a_calibration(runs: Path, tmp_path: Path) -
     assert wrong.exit_code == 2 and "between 0 and 1" in wrong.stderr
 
 
-def test_check_tells_a_new_site_what_it_has(runs: Path, tmp_path: Path) -> None:
+def test_check_tells_a_new_site_what_it_has(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, site, out = only(runs, "street"), tmp_path / "site", tmp_path / "out"
     rng = np.random.default_rng(0)
     for place, name in enumerate(["0", "1", "1", "7", "unlabelled", "unlabelled", "unlabelled"]):
         (site / name).mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(site / name / f"{place}.png")
     (site / "7" / "secret-name.png").write_bytes(b"no image")
+    few = unseen.check(run, site)
+    assert few.prediction_powered is None, "four labels are too few"
+    monkeypatch.setattr("unseen.experiments.check.FEWEST_LABELS", 2)
     found = CliRunner().invoke(app, ["check", str(run), str(site), "--out", str(out)])
     assert found.exit_code == 3 and "secret-name.png" in found.stderr
     assert "measure\tvalue\naccuracy\t" in found.stdout and "accuracy, also by images without labels\t" in found.stdout
     numbers = json.loads((out / "metrics.json").read_text())
     assert not _words(numbers), "nothing but numbers leaves the site"
+    assert numbers["unlike_training"] >= max(numbers["unlike_look"], numbers["unlike_content"])
     assert (numbers["images"], numbers["unreadable"], numbers["prediction_powered"]["unlabelled"]) == (4, 1, 3)
     confusion = np.array(numbers["measured"]["confusion"])
     assert confusion.sum(axis=1).tolist() == [1, 2, 0, 0, 0, 0, 0, 1, 0, 0]

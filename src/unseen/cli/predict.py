@@ -45,6 +45,12 @@ def predict(
     console = errors()
     if trained.calibration is not None:
         trained.calibration.threshold(coverage)  # a wrong coverage is said before images are read
+        if not trained.calibration.looks:
+            console.print(
+                "The calibration of this run knows no looks: it is of an earlier version, or the sites have few images. "
+                f"Only by its content can an image be unlike training. `unseen calibrate {directory}` makes it anew.",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
     else:
         console.print(
             f"This run is of an earlier version and has no calibration: there are no prediction sets, and nothing is "

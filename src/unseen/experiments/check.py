@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 UNLABELLED = "unlabelled"  # a folder beside the classes
+FEWEST_LABELS = 30  # for prediction-powered inference: with fewer, a normal distribution promises too much
 Z = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
 
 
@@ -128,7 +129,8 @@ def check(
     looks_ND = np.concatenate([part.looks for part in parts])
     labels_N = np.array([label_of[file] for part in parts for file in part.files], dtype=np.int64)
     alone = [part.logits for part in read(others)] if others else []
-    powered = _powered(trained, logits_NK, labels_N, np.concatenate(alone)) if alone and len(labels_N) > 1 else None
+    enough = bool(alone) and len(labels_N) >= FEWEST_LABELS
+    powered = _powered(trained, logits_NK, labels_N, np.concatenate(alone)) if enough else None
     return checked(trained, logits_NK, looks_ND, labels_N, coverage, len(bad), powered)
 
 
