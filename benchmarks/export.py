@@ -2,7 +2,8 @@
 
     python benchmarks/export.py [METHOD ...]
 
-Both take turns, several times, and the fastest of each counts. Below 1, the exported one is faster.
+Both take turns, several times, and the fastest of each counts. Below 1, the exported one is faster. Beside them, the numbers
+of the look, which both need. Each by its library's own choice of kernels. Writes benchmarks/results/export.json.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import onnxruntime
 import torch
 
+from unseen.core.files import write_json
+from unseen.core.look import look_of
 from unseen.delivery.graph import to_onnx
 from unseen.nets.backbones import create_net
 from unseen.registry import parse
@@ -21,6 +25,7 @@ from unseen.registry import parse
 METHODS = ("fedavg", "fedfd-a", "gperxan", "dson", "stablefdg")
 NETS = (("convnet", 32, None, 64), ("mobilenetv2_100", 112, 256, 8))  # backbone, image size, neck, batch
 REPEATS = 7
+RECORD = Path(__file__).parent / "results" / "export.json"
 
 
 def best(turns: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -37,7 +42,7 @@ def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    print("| net | method | torch, ms | exported, ms | exported / torch |\n|---|---|---:|---:|---:|")
+    rows = []
     for backbone, size, neck, batch in NETS:
         for name in names:
             method = parse(name)
@@ -54,13 +59,11 @@ def main(names: list[str]) -> None:
             def exported(session=session, numbers=numbers) -> None:  # type: ignore[no-untyped-def]
                 session.run(None, {"images": numbers})
 
-            took = best({"torch": by_torch, "exported": exported})
-            ratio = took["exported"] / took["torch"]
-            print(
-                f"| {backbone}, {size} px, batch {batch} | {name} | {1e3 * took['torch']:.1f} | "
-                f"{1e3 * took['exported']:.1f} | {ratio:.2f} |",
-                flush=True,
-            )
+            took = best({"torch": by_torch, "exported": exported, "look": lambda numbers=numbers: look_of(numbers)})
+            rows.append({"backbone": backbone, "image_size": size, "batch": batch, "method": name, "seconds": took})
+            print(backbone, name, f"{took['exported'] / took['torch']:.2f}", flush=True)
+    versions = {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__}
+    write_json(RECORD, {"kernels": torch.backends.cpu.get_cpu_capability(), "versions": versions, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python benchmarks/results.py keep OUT NAME    # copy the small records of finished runs to benchmarks/results/NAME
     python benchmarks/results.py keep-audits OUT NAME    # copy every audit.json below OUT to benchmarks/results/audit/NAME
+    python benchmarks/results.py keep-story WORK NAME    # copy what examples/new_site/story.py found in WORK
     python benchmarks/results.py write            # write every generated part of the pages anew (make results)
     python benchmarks/results.py check            # say which pages are not what would be written
 
@@ -12,8 +13,9 @@ A page has marks, and what stands between them is written by this file:
 
 Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
 table), `method METHOD NAME ...` (a method's own lines in its page), `robust CLIENTS` (benchmarks/robust.py), `trust NAME`
-and `familiarity NAME` (benchmarks/trust.py), `regret NAME` (benchmarks/regret.py), `compose NAME` (benchmarks/compose.py),
-`audit NAME` (what leaks).
+and `familiarity NAME` (benchmarks/trust.py), `look NAME` (benchmarks/look.py), `regret NAME` (benchmarks/regret.py),
+`compose NAME` (benchmarks/compose.py), `export` (benchmarks/export.py), `story NAME` (examples/new_site), `audit NAME`
+(what leaks).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import json
 import math
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +79,16 @@ def keep_audits(out: Path, name: str) -> int:
     for one in audits:
         write_json(RECORDS / "audit" / name / one.run / AUDIT_FILE, one.to_json())
     return len(audits)
+
+
+STORY = {"story.json": "story.json", "choice/choice.json": "choice.json", "check/metrics.json": "metrics.json"}
+
+
+def keep_story(work: Path, name: str) -> int:
+    """What was said, chosen and measured."""
+    for source, kept in STORY.items():
+        write_json(RECORDS / "story" / name / kept, json.loads((work / source).read_text()))
+    return len(STORY)
 
 
 def _thin(line: RoundLine) -> dict[str, object]:
@@ -216,6 +229,9 @@ def trust_records(name: str) -> dict[str, list[dict[str, Any]]]:
     return dict(sorted(found.items(), key=lambda pair: (pair[0] != "fedavg", pair[0])))
 
 
+BOTH = "look or largest logit"  # what `unseen predict` calls unlike training
+
+
 def trust(name: str) -> str:
     """Prediction sets and probabilities, in-domain and at the unseen site; familiarity against three strangers."""
     found = trust_records(name)
@@ -225,46 +241,134 @@ def trust(name: str) -> str:
     head += ["calibration error in-domain", "after", "unseen", "after", "AUROC unseen", "noise", "letters"]
     lines = ["| " + " | ".join(head) + " |", "|---|---" + "|---:" * (len(head) - 2) + "|"]
     for label, ones in found.items():
-
-        def mean(read: Callable[[dict[str, Any]], float], ones: list[dict[str, Any]] = ones) -> float:
-            return sum(read(one) for one in ones) / len(ones)
-
         cells = [label.replace("*", "\\*"), ", ".join(sorted({one["target"] for one in ones}))]
         for what, show in (("coverage", "{:.1%}"), ("set_size", "{:.2f}")):
             for where in ("in_domain", "unseen"):
-                value = mean(lambda one, where=where, what=what: one[where][what][COVERAGE])
+                value = sum(one[where][what][COVERAGE] for one in ones) / len(ones)
                 cells.append(show.format(value).replace("%", " %"))
         for where in ("in_domain", "unseen"):
             for when in ("error_before", "error_after"):
-                value = mean(lambda one, where=where, when=when: one[where][when])
-                cells.append(f"{100 * value:.1f} %")
-        for stranger in ("unseen", "noise", "letters"):
-            value = mean(lambda one, stranger=stranger: one["auroc"][stranger]["largest logit"])
-            cells.append(f"{100 * value:.0f} %")
+                cells.append(f"{100 * sum(one[where][when] for one in ones) / len(ones):.1f} %")
+        cells += [_auroc(ones, stranger, BOTH, 0) for stranger in ("unseen", "noise", "letters")]
         lines.append("| " + " | ".join(cells) + " |")
     count = sum(len(ones) for ones in found.values())
     notes = [
         f"{count} runs, means over the unseen domains named. Sets at coverage {COVERAGE}. In-domain: held-back test images of the",
-        "sources. Calibration error: at temperature 1, and after temperature scaling. AUROC of the largest logit: in-domain",
-        "images against those of the unseen domain, noise, and letters; 50 % is chance, and below 50 % the model is surer",
-        "of the strangers.",
+        "sources. Calibration error: at temperature 1, and after temperature scaling. AUROC of what `unlike training` says:",
+        "in-domain images against those of the unseen domain, noise, and letters; 50 % is chance.",
     ]
     return "\n".join([*lines, "", *notes]) + "\n"
 
 
+def _auroc(ones: Sequence[dict[str, Any]], stranger: str, kind: str, digits: int = 1) -> str:
+    """The mean over the runs that have it; those of earlier versions had no looks."""
+    values = [one["auroc"][stranger][kind] for one in ones if kind in one["auroc"][stranger]]
+    return f"{100 * sum(values) / len(values):.{digits}f} %" if values else "-"
+
+
 def familiarity(name: str) -> str:
-    """Three functions of the logits that could tell the unfamiliar, by strangers that are no unseen domain."""
+    """Scores that could tell the unfamiliar."""
     ones = [one for each in trust_records(name).values() for one in each]
     if not ones:
         return NOTHING
-    lines = ["| score | noise | letters | own mistakes |", "|---|---:|---:|---:|"]
-    for kind in ones[0]["auroc"]["noise"]:
-        strangers = [sum(one["auroc"][s][kind] for one in ones) / len(ones) for s in ("noise", "letters")]
-        mistaken = [one["mistakes"][kind] for one in ones if one["mistakes"]]
-        values = [*strangers, sum(mistaken) / len(mistaken) if mistaken else math.nan]
-        lines.append(f"| {kind} | " + " | ".join(f"{100 * value:.1f} %" for value in values) + " |")
-    note = f"AUROC against in-domain images, the mean over {len(ones)} runs; own mistakes: right answers against wrong ones."
+    kinds = dict.fromkeys(kind for one in ones for kind in one["auroc"]["noise"])
+    lines = ["| score | unseen domain | noise | letters | own mistakes | runs |", "|---|---:|---:|---:|---:|---:|"]
+    for kind in kinds:
+        own = [one for one in ones if kind in one["auroc"]["noise"]]
+        cells = [_auroc(own, stranger, kind) for stranger in ("unseen", "noise", "letters")]
+        mistaken = [one["mistakes"][kind] for one in own if one["mistakes"]]
+        cells.append(f"{100 * sum(mistaken) / len(mistaken):.1f} %" if mistaken else "-")
+        lines.append(f"| {kind} | " + " | ".join([*cells, str(len(own))]) + " |")
+    note = "AUROC against in-domain images, means over runs; own mistakes: right answers against wrong ones."
     return "\n".join([*lines, "", note]) + "\n"
+
+
+def look(name: str) -> str:
+    """Which numbers and which distance tell a domain that was left out, by sources alone (benchmarks/look.py)."""
+    file = RECORDS / "look" / f"{name}.json"
+    if not file.exists():
+        return "No record yet: `python benchmarks/look.py`.\n"
+    record = json.loads(file.read_text())
+    targets = list(dict.fromkeys(one["targets"][0] for one in record["found"]))
+    head = [
+        "numbers",
+        "distance",
+        *(f"for {target}" for target in targets),
+        "known images flagged",
+        "as JPEG",
+        "darker",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|---|---" + "|---:" * (len(head) - 2) + "|"]
+    for kind, words in dict.fromkeys((one["numbers"], one["distance"]) for one in record["found"]):
+        own = [one for one in record["found"] if (one["numbers"], one["distance"]) == (kind, words)]
+        cells = [_percent([one["auroc"] for one in own if target in one["targets"]]) for target in targets]
+        cells.append(_percent([one["flagged"] for one in own]))
+        cells += [_percent([one["flagged_changed"][change] for one in own]) for change in ("jpeg", "darker")]
+        lines.append(f"| {kind} | {words} | " + " | ".join(cells) + " |")
+    notes = [
+        "AUROC by sources alone, for each choice of a target: of the three other domains one is left out, and told from the",
+        f"two that are known; means over the three. {record['images_of_a_domain']} images of each domain.",
+    ]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def export() -> str:
+    """Exported models beside torch on one thread (benchmarks/export.py)."""
+    file = RECORDS / "export.json"
+    if not file.exists():
+        return "No record yet: `python benchmarks/export.py`.\n"
+    record = json.loads(file.read_text())
+    lines = ["| net | method | torch, ms per image | exported / torch | look / torch |", "|---|---|---:|---:|---:|"]
+    for one in record["rows"]:
+        took = one["seconds"]
+        net = f"{one['backbone']}, {one['image_size']} px, batches of {one['batch']}"
+        ratios = " | ".join(f"{took[what] / took['torch']:.2f}" for what in ("exported", "look"))
+        lines.append(f"| {net} | {titled(one['method'])} | {1e3 * took['torch'] / one['batch']:.2f} | {ratios} |")
+    versions = " and ".join(f"{name} {version}" for name, version in record["versions"].items())
+    note = f"One thread, the fastest of seven turns each; {versions}, torch by its kernels for {record['kernels']}."
+    return "\n".join([*lines, "", note]) + "\n"
+
+
+def story(name: str) -> str:
+    """What examples/new_site/story.py said, what it chose from, and what the new site's labels say."""
+    folder = RECORDS / "story" / name
+    if not folder.is_dir():
+        return NOTHING
+    told = json.loads((folder / "story.json").read_text())
+    metrics = json.loads((folder / "metrics.json").read_text())
+    choice = Choice.read(folder / "choice.json")
+    lines = ["```", *(line for said in told["said"] for line in textwrap.wrap(said, 110)), "```", ""]
+    lines += ["What it chose from: the accuracy in % on each site when it was left out.", ""]
+    head = ["method", "", *choice.sites, "mean", "behind the best", "sends beyond weights", "seconds per run"]
+    lines += ["| " + " | ".join(head) + " |", "|---|---" + "|---:" * (len(head) - 4) + "|---|---:|"]
+    for one in sorted(choice.candidates, key=lambda c: -(c.mean or 0)):
+        cells = [titled(one.method), one.standing, *(f"{100 * sum(v) / len(v):.1f}" for v in one.accuracy.values())]
+        cells += [f"{100 * (one.mean or 0):.1f}", f"{100 * (one.behind or 0):.1f} ± {100 * (one.error or 0):.1f}"]
+        lines.append("| " + " | ".join([*cells, one.sends or "nothing", f"{one.seconds or 0:.0f}"]) + " |")
+    lines += ["", "What `unseen check` says of the new site (`metrics.json`):", ""]
+    lines += ["| measure | value |", "|---|---:|"]
+    for words, value in (
+        ("accuracy", _interval(metrics["accuracy"])),
+        ("accuracy, also by images without labels", _interval(metrics["prediction_powered"]["accuracy"])),
+        ("macro F1", _percent([metrics["measured"]["macro_f1"]])),
+        ("AUROC", _percent([metrics["measured"]["auroc"]])),
+        ("calibration error", _percent([metrics["measured"]["calibration_error"]])),
+        (f"sets hold the class, should be {100 * metrics['covers']:.0f} %", _interval(metrics["coverage"])),
+        ("classes in a set", f"{metrics['set_size']:.2f}"),
+        ("unlike training", _percent([metrics["unlike_training"]])),
+        ("unlike in look", _percent([metrics["unlike_look"]])),
+        ("unlike in content", _percent([metrics["unlike_content"]])),
+    ):
+        lines.append(f"| {words} | {value} |")
+    return "\n".join(lines) + "\n"
+
+
+def _interval(share: dict[str, float]) -> str:
+    return f"{100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f})"
+
+
+def _percent(values: Sequence[float]) -> str:
+    return f"{100 * sum(values) / len(values):.1f} %"
 
 
 def figure(name: str) -> str:
@@ -376,40 +480,51 @@ def _share(values: Sequence[float | None]) -> str:
 
 def regret(name: str) -> str:
     """For each target, the method that `choose` recommended by the other domains alone (benchmarks/regret.py)."""
-    group = main_group(name)
-    files = sorted((RECORDS / "regret").glob(f"{name}-*.json")) if (RECORDS / "regret").is_dir() else []
-    if group is None or not files:
-        return NOTHING
-    choices = {file.stem.removeprefix(f"{name}-"): Choice.read(file) for file in files}
+    folder = RECORDS / "regret"
+    choices = {
+        file.stem.removeprefix(f"{name}-"): Choice.read(file)
+        for file in sorted(folder.glob(f"{name}-*.json"))
+        if file.stem != f"{name}-hindsight"
+    }
     lines = [
         "| unseen | recommended | its accuracy | best in hindsight | its accuracy | FedAvg | regret | gain over FedAvg |",
         "|---|---|---:|---|---:|---:|---:|---:|",
     ]
-    regrets, gains = [], []
-    for target in [t for t in group.targets if t in choices]:
-        choice = choices[target]
-        candidates = {one.method for one in choice.candidates}
-        means = {r.label: m for r in group.rows if r.label.partition(" (")[0] in candidates and not r.fields
-                 and not math.isnan(m := _mean(r, target))}  # fmt: skip
-        own = next((m for label, m in means.items() if label.partition(" (")[0] == choice.method), None)
-        if own is None or "fedavg" not in means:
+    regrets: dict[str, list[float]] = {"recommended": [], "fedavg": [], "random": []}
+    for target, choice in choices.items():
+        known = hindsight(name, target)
+        means = {one.method: known[one.method] for one in choice.candidates if one.method in known}
+        if choice.method not in means or "fedavg" not in means:
             continue
-        best = max(means, key=lambda label: means[label])
-        regrets.append(means[best] - own)
-        gains.append(own - means["fedavg"])
-        cells = [target, choice.recommended.label, f"{own:.1f}", best, f"{means[best]:.1f}", f"{means['fedavg']:.1f}"]
-        lines.append("| " + " | ".join([*cells, f"{regrets[-1]:.1f}", f"{gains[-1]:+.1f}"]) + " |")
-    if not regrets:
+        best, own = max(means, key=lambda method: means[method]), means[choice.method]
+        regrets["recommended"].append(means[best] - own)
+        regrets["fedavg"].append(means[best] - means["fedavg"])
+        regrets["random"].append(means[best] - sum(means.values()) / len(means))
+        cells = [
+            target,
+            titled(choice.method),
+            f"{own:.1f}",
+            titled(best),
+            f"{means[best]:.1f}",
+            f"{means['fedavg']:.1f}",
+        ]
+        lines.append("| " + " | ".join([*cells, f"{means[best] - own:.1f}", f"{own - means['fedavg']:+.1f}"]) + " |")
+    if not regrets["recommended"]:
         return NOTHING
-    mean = [f"{sum(values) / len(values):+.1f}" for values in (regrets, gains)]
-    lines.append(f"| mean | | | | | | {mean[0].removeprefix('+')} | {mean[1]} |")
+    mean = {who: sum(values) / len(values) for who, values in regrets.items()}
+    gain = mean["fedavg"] - mean["recommended"]
+    lines.append(f"| mean | | | | | | {mean['recommended']:.1f} | {gain:+.1f} |")
     rounds = sorted({choice.rounds for choice in choices.values()})
     seeds = sorted({seed for choice in choices.values() for seed in choice.seeds})
+    tried = sorted({titled(one.method) for choice in choices.values() for one in choice.candidates})
     notes = [
         "Accuracy in % on the unseen domain, of models that trained on the three others. Each recommendation comes from",
         "those three alone: one is left out in turn and two train, with runs of "
         f"{' and '.join(map(str, rounds))} rounds and seeds {', '.join(map(str, seeds))}.",
-        "Regret: how far the recommended method is behind the best in hindsight.",
+        f"Candidates: {', '.join(tried)}.",
+        "Regret: how far a method is behind the best in hindsight. Always taking FedAvg has a mean regret of "
+        f"{mean['fedavg']:.1f},",
+        f"a candidate drawn at random {mean['random']:.1f}.",
     ]
     return "\n".join([*lines, "", *notes]) + "\n"
 
@@ -481,6 +596,18 @@ def _composed(name: str, best: Mapping[str, str]) -> list[str]:
     return lines
 
 
+def hindsight(name: str, target: str) -> dict[str, float]:
+    """Each method's mean accuracy on a target, in %: by runs of benchmarks/regret.py, else by the recorded runs of NAME."""
+    own = RECORDS / "regret" / f"{name}-hindsight.json"
+    if own.exists():
+        found = json.loads(own.read_text()).get(target, {})
+        return {method: 100 * sum(values) / len(values) for method, values in found.items()}
+    group = main_group(name)
+    rows = group.rows if group is not None else []
+    means = {row.method: _mean(row, target) for row in rows if not row.fields and not row.label.endswith(CHOSEN)}
+    return {method: value for method, value in means.items() if not math.isnan(value)}
+
+
 def audit(name: str) -> str:
     """What attacks found on the runs of a folder of audits."""
     audits = find_audits(RECORDS / "audit" / name)
@@ -500,7 +627,7 @@ def audit(name: str) -> str:
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
     "method": method, "systems": systems, "robust": robust, "trust": trust, "familiarity": familiarity,
-    "regret": regret, "compose": compose, "audit": audit,
+    "regret": regret, "compose": compose, "audit": audit, "look": look, "export": export, "story": story,
 }  # fmt: skip
 CHECKING = False
 
@@ -528,6 +655,9 @@ def main(words: Sequence[str]) -> int:
         return 0
     if len(words) == 3 and words[0] == "keep-audits":
         print(f"kept {keep_audits(Path(words[1]), words[2])} audits in {RECORDS / 'audit' / words[2]}")
+        return 0
+    if len(words) == 3 and words[0] == "keep-story":
+        print(f"kept {keep_story(Path(words[1]), words[2])} files in {RECORDS / 'story' / words[2]}")
         return 0
     if words in (["write"], ["check"]):
         if words == ["check"]:

@@ -4,10 +4,11 @@
 
 In-domain images are the sources' held-back test images, which selected and calibrated nothing. The unseen domain is the
 run's own target. Familiarity is asked to tell the in-domain images from three others: the unseen domain's, pixels of plain
-noise, and letters (those that no digit looks like): images of no known class. Runs without a calibration are calibrated here
-from their own data; nothing is written into their directories.
+noise, and letters (those that no digit looks like): images of no known class. Runs whose calibration is of an earlier
+version are calibrated here from their own data; nothing is written into their directories.
 
-Which score to call familiarity was chosen by noise and letters, which are drawn here, and never by an unseen domain.
+Which scores to call familiarity was chosen without an unseen domain: that of the content by noise and letters, which are
+drawn here, and that of the look by sources alone (benchmarks/look.py).
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 import letters
 
-from unseen.core.calibration import familiarity, softmax
+from unseen.core.calibration import CONTENT, LOOK, Calibration, softmax
 from unseen.core.files import write_json
+from unseen.core.look import look_of
 from unseen.core.metrics import calibration_curve
 from unseen.core.seeding import torch_generator
 from unseen.core.types import ImageSet
@@ -43,17 +45,25 @@ from unseen.runs.settings import NO_TARGET
 
 RECORDS = Path(__file__).parent / "results" / "trust"
 COVERAGES = (0.8, 0.9, 0.95)
+BATCH = 64
 STRANGERS = 640  # images of noise, and of letters
 LIKE_DIGITS = "biloqgszt"  # letters that a digit looks like, in one case or the other
 
 
-def scores_of(logits_NK: np.ndarray) -> dict[str, np.ndarray]:
-    """Candidates for familiarity: functions of the logits alone."""
+Seen = tuple[np.ndarray, np.ndarray]  # logits and looks
+
+
+def scores_of(own: Calibration, seen: Seen) -> dict[str, np.ndarray]:
+    """Candidates for familiarity."""
+    logits_NK, looks_ND = seen
     largest = logits_NK.max(axis=1)
+    strange = own.strangeness(logits_NK, looks_ND)
     return {
-        "largest logit": familiarity(logits_NK),
+        "largest logit": largest,
         "largest probability": softmax(logits_NK).max(axis=1),
         "energy": largest + np.log(np.exp(logits_NK - largest[:, None]).sum(axis=1)),
+        "look": -strange[LOOK],
+        "look or largest logit": -np.maximum(strange[LOOK], strange[CONTENT]),
     }
 
 
@@ -75,15 +85,24 @@ def strangers(size: int) -> dict[str, Tensor]:
     return {"noise": noise, "letters": torch.cat(drawn)}
 
 
-def outputs(trained: Trained, images: ImageSet) -> tuple[np.ndarray, np.ndarray]:
+def outputs(trained: Trained, images: ImageSet) -> tuple[Seen, np.ndarray]:
     found = list(logits(trained.method.predict, trained.net, images, trained.settings.plan))
-    return torch.cat([x for x, _ in found]).double().numpy(), torch.cat([y for _, y in found]).numpy()
+    rows = torch.arange(len(images)).split(BATCH)
+    looks = np.concatenate([look_of(images.batch(part).x.numpy()) for part in rows])
+    logits_NK = torch.cat([x for x, _ in found]).double().numpy()
+    return (logits_NK, looks), torch.cat([y for _, y in found]).numpy()
 
 
-def trust(trained: Trained, logits_NK: np.ndarray, labels_N: np.ndarray) -> dict[str, Any]:
-    """Sets and probabilities on labelled images."""
-    own, rows = trained.calibrated(), np.arange(len(labels_N))
+def together(parts: list[tuple[Seen, np.ndarray]]) -> tuple[Seen, np.ndarray]:
+    logits_NK, looks_ND = (np.concatenate([seen[place] for seen, _ in parts]) for place in (0, 1))
+    return (logits_NK, looks_ND), np.concatenate([labels for _, labels in parts])
+
+
+def trust(trained: Trained, seen: Seen, labels_N: np.ndarray) -> dict[str, Any]:
+    """Sets, probabilities and warnings on labelled images."""
+    own, rows, logits_NK = trained.calibrated(), np.arange(len(labels_N)), seen[0]
     sets = {str(coverage): own.sets(logits_NK, coverage) for coverage in COVERAGES}
+    unlike = own.unlike(*seen)
     return {
         "images": len(labels_N),
         "accuracy": float((logits_NK.argmax(axis=1) == labels_N).mean()),
@@ -91,39 +110,41 @@ def trust(trained: Trained, logits_NK: np.ndarray, labels_N: np.ndarray) -> dict
         "set_size": {name: float(inside.sum(axis=1).mean()) for name, inside in sets.items()},
         "error_before": calibration_curve(softmax(logits_NK), labels_N).error,
         "error_after": calibration_curve(own.probabilities(logits_NK), labels_N).error,
-        "unlike_training": float(1 - own.familiar(logits_NK).mean()),
+        "unlike_training": float(np.mean([bool(why) for why in unlike])),
+        "unlike": {name: float(np.mean([name in why for why in unlike])) for name in (LOOK, CONTENT)},
     }
 
 
 def record(run: RunDirectory) -> dict[str, Any]:
     trained = load_trained(run.path, "cpu")
-    if trained.calibration is None:
+    if trained.calibration is None or not trained.calibration.looks:
         trained = replace(trained, calibration=calibration_of(run, open_local(1)))
-    settings, result = trained.settings, run.result()
+    settings, result, own = trained.settings, run.result(), trained.calibrated()
     data = load_data(PlannedRun.of(settings), Silent())
     held = [site.test if site.test is not None and len(site.test) else site.validation for site in data.sites.values()]
     with one_thread():
-        inside = [outputs(trained, images) for images in held]
-        inside_NK, inside_N = (np.concatenate([each[place] for each in inside]) for place in (0, 1))
-        unseen_NK, unseen_N = outputs(trained, data.target) if data.target is not None else (None, None)
-        others = {name: trained.logits(x) for name, x in strangers(settings.data.image_size).items()}
-    if unseen_NK is not None:
-        others = {"unseen": unseen_NK, **others}
-    familiar = scores_of(inside_NK)
-    wrong = inside_NK.argmax(axis=1) != inside_N
+        inside, inside_N = together([outputs(trained, images) for images in held])
+        unseen = outputs(trained, data.target) if data.target is not None else None
+        drawn = strangers(settings.data.image_size)
+        others: dict[str, Seen] = {name: (trained.logits(x), look_of(x.numpy())) for name, x in drawn.items()}
+    if unseen is not None:
+        others = {"unseen": unseen[0], **others}
+    familiar = scores_of(own, inside)
+    wrong = inside[0].argmax(axis=1) != inside_N
     return {
         "method": settings.method,
         "label": label_of(settings, result.remark if result is not None else ""),
         "target": settings.target,
         "seed": settings.seed,
         "in_domain_images": "test" if settings.data.in_domain_test > 0 else "validation",
-        "temperature": trained.calibrated().temperature,
-        "in_domain": trust(trained, inside_NK, inside_N),
-        "unseen": trust(trained, unseen_NK, unseen_N) if unseen_NK is not None and unseen_N is not None else None,
+        "temperature": own.temperature,
+        "in_domain": trust(trained, inside, inside_N),
+        "unseen": trust(trained, *unseen) if unseen is not None else None,
         "auroc": {
-            name: {kind: auroc(familiar[kind], score) for kind, score in scores_of(x).items()}
-            for name, x in others.items()
+            name: {kind: auroc(familiar[kind], score) for kind, score in scores_of(own, seen).items()}
+            for name, seen in others.items()
         },
+        "unlike": {name: float(np.mean([bool(why) for why in own.unlike(*seen)])) for name, seen in others.items()},
         # Of the in-domain images, those that are classified right against the others.
         "mistakes": {kind: auroc(score[~wrong], score[wrong]) for kind, score in familiar.items()}
         if wrong.any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -59,28 +60,57 @@ def test_an_own_file_is_benched_beside_the_others(tmp_path: Path) -> None:
     assert [row.label for row in group.rows] == ["fedavg", "fedbn+fednudge (fednudge.strength=0.5)"]
 
 
+SHARED = ROOT.parent / "shared"
+PACS, WEIGHTS = SHARED / "data" / "PACS", SHARED / "weights" / "mobilenetv2_100.imagenet.safetensors"
+DIGITS_STORY = (["--each", "4"], ["protocol=digits", "rounds=1", "local_steps=2", "batch_size=8"])
+PACS_STORY = (
+    ["--each", "6", "--pacs", str(PACS), "--new", "sketch", "--unlabelled", "1"],
+    [f"weights={WEIGHTS}", "image_size=64", "rounds=1", "local_steps=1", "batch_size=4", "methods=fedavg,mixstyle"],
+)
+
+
 @pytest.mark.usefixtures("runs_here")
+@pytest.mark.parametrize(
+    ("folders", "settings", "sites", "images"),
+    [
+        pytest.param(*DIGITS_STORY, ["colour", "ink", "outline"], 40, id="digits"),
+        pytest.param(
+            *PACS_STORY, ["art_painting", "cartoon", "photo"], 49, id="pacs",
+            marks=pytest.mark.skipif(
+                not (PACS.is_dir() and WEIGHTS.exists()), reason="PACS and MobileNetV2's weights are not on this machine"
+            ),
+        ),
+    ],
+)  # fmt: skip
 def test_the_story_of_a_new_site(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folders: list[str],
+    settings: list[str],
+    sites: list[str],
+    images: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Folders, choose, fit, check, predict and export."""
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
 
     folder = ROOT / "examples" / "new_site"
-    monkeypatch.setattr(sys, "argv", ["make_sites.py", str(tmp_path), "--each", "4"])
+    monkeypatch.setattr(sys, "argv", ["make_sites.py", str(tmp_path), *folders])
     runpy.run_path(str(folder / "make_sites.py"), run_name="__main__")
-    assert sorted(path.name for path in (tmp_path / "sites").iterdir()) == ["colour", "ink", "outline"]
-    small = ["protocol=digits", "rounds=1", "local_steps=2", "batch_size=8"]
-    monkeypatch.setattr(sys, "argv", ["story.py", str(tmp_path), *small])
+    assert sorted(path.name for path in (tmp_path / "sites").iterdir()) == sites
+    monkeypatch.setattr(sys, "argv", ["story.py", str(tmp_path), *settings])
     runpy.run_path(str(folder / "story.py"), run_name="__main__")
     said = capsys.readouterr().out
-    assert re.search(r"at the new site \d+\.\d % are right", said)
-    assert re.search(r"\d+ of 40 images are unlike those of training", said)
+    assert re.search(r"at the new site \d+\.\d % of \d+ labelled images are right", said)
+    assert ("images without labels" in said) == (sites[0] == "art_painting")
+    assert re.search(rf"\d+ of {images} images are unlike those of training", said)
+    told = json.loads((tmp_path / "story.json").read_text())
+    assert told["said"] == said.splitlines() and told["apart"] <= 1.1e-5  # the table rounds to six digits
     assert (tmp_path / "check" / "metrics.json").exists()
     choice = Choice.read(tmp_path / "choice" / "choice.json")
-    assert f"trained {choice.method}: " in said and choice.sites == ["colour", "ink", "outline"]
+    assert f"trained {choice.method} on all sites: " in said and choice.sites == sites
     assert {path.name for path in (tmp_path / "packed").iterdir()} == {
-        "model.onnx", "model.json", "predict.py", "pictures.py", "README.md",
+        "model.onnx", "model.json", "predict.py", "pictures.py", "look.py", "README.md",
     }  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """Folders of three sites and of a new one: from the built-in digits, or from PACS.
 
     python make_sites.py OUT --each 20
-    python make_sites.py OUT --each 20 --pacs FOLDER --new sketch
+    python make_sites.py OUT --each 20 --pacs FOLDER --new sketch --unlabelled 40
 
-OUT/sites/SITE/CLASS/* are the sites that train; OUT/new/CLASS/* is the one that comes later.
+OUT/sites/SITE/CLASS/* are the sites that train; OUT/new/CLASS/* is the one that comes later. With --unlabelled, the new
+site has more images, so many of each class, which nobody has labelled: OUT/new/unlabelled/*.
 """
 
 from __future__ import annotations
@@ -37,15 +38,22 @@ def from_digits(out: Path, each: int, new: str) -> None:
                 Image.fromarray(pixels).save(folder / f"{row:05d}.png")
 
 
-def from_pacs(pacs: Path, out: Path, each: int, new: str) -> None:
-    """Links to the first images of each class."""
+def from_pacs(pacs: Path, out: Path, each: int, new: str, unlabelled: int) -> None:
+    """Links to the first images of each class; the new site's next ones are without a label."""
     for site in sorted(path for path in pacs.iterdir() if path.is_dir()):
         for kind in sorted(path for path in site.iterdir() if path.is_dir()):
-            folder = place_of(out, site.name, new) / kind.name
-            folder.mkdir(parents=True, exist_ok=True)
-            for image in sorted(kind.iterdir())[: each or None]:
-                if not (folder / image.name).exists():
-                    (folder / image.name).symlink_to(image.resolve())
+            images = sorted(kind.iterdir())
+            end = each or len(images)
+            for image in images[:end]:
+                link(image, place_of(out, site.name, new) / kind.name / image.name)
+            for number, image in enumerate(images[end : end + unlabelled] if site.name == new else []):
+                link(image, out / "new" / "unlabelled" / f"{kind.name[:1]}{number:04d}{image.suffix}")
+
+
+def link(image: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.exists():
+        place.symlink_to(image.resolve())
 
 
 def main() -> None:
@@ -54,11 +62,12 @@ def main() -> None:
     asked.add_argument("--each", type=int, default=20, help="images per site and class; 0: all")
     asked.add_argument("--pacs", type=Path, help="the folder of PACS; without it, digits")
     asked.add_argument("--new", default=None, help="the site that comes later (default: street, or sketch)")
+    asked.add_argument("--unlabelled", type=int, default=0, help="more images of each class at the new site of PACS")
     given = asked.parse_args()
     if given.pacs is None:
         from_digits(given.out, given.each, given.new or "street")
     else:
-        from_pacs(given.pacs, given.out, given.each, given.new or "sketch")
+        from_pacs(given.pacs, given.out, given.each, given.new or "sketch", given.unlabelled)
 
 
 if __name__ == "__main__":

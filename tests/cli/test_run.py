@@ -123,14 +123,15 @@ def test_predict_writes_a_row_per_image(runs: Path, tmp_path: Path) -> None:
     invoke("predict", only(runs, "street"), photos, "--out", out)
     rows = list(csv.reader(out.open()))
     digits = [f"p({digit})" for digit in range(10)]
-    assert rows[0] == ["image", "class", "probability", "set", "unlike training", *digits]
+    assert rows[0] == ["image", "class", "probability", "set", "unlike training", "unlike in", *digits]
     assert [row[0] for row in rows[1:]] == ["a.png", "deep/b.jpg"]
     trained = unseen.load_trained(only(runs, "street"))
-    for _, label, probability, chosen, unlike, *all_ten in rows[1:]:
+    for _, label, probability, chosen, unlike, why, *all_ten in rows[1:]:
         assert label in trained.classes
         assert float(probability) == max(map(float, all_ten)) >= 0.1
         assert sum(map(float, all_ten)) == pytest.approx(1, abs=1e-5)
-        assert label in chosen.split("|") and unlike in ("yes", "no")
+        assert label in chosen.split("|") and unlike == ("yes" if why else "no")
+        assert set(why.split("|")) <= {"", "look", "content"}
     invoke("predict", only(runs, "street"), photos / "a.png", "--out", out)
     assert [row[1:] for row in csv.reader(out.open())][1] == rows[1][1:]
 
@@ -162,30 +163,34 @@ def test_predict_as_json_and_without_a_calibration(runs: Path, tmp_path: Path) -
     one, said = predicted(run)
     assert "1 images were converted: 16-bit grey" in said
     assert one["class"] in one["set"] and sum(one["probabilities"]) == pytest.approx(1)
-    assert isinstance(one["unlike_training"], bool)
+    assert one["unlike_training"] == bool(one["unlike_in"])
     old = shutil.copytree(run, tmp_path / "old")
     (old / "calibration.json").unlink()
     one, said = predicted(old)
     assert "earlier version" in said
-    assert one["set"] is None and one["unlike_training"] is None
+    assert one["set"] is None and one["unlike_training"] is None and one["unlike_in"] is None
     assert "temperature" in invoke("calibrate", old, "--workers", "1")
     assert (old / "calibration.json").read_bytes() == (run / "calibration.json").read_bytes()
     wrong = CliRunner().invoke(app, ["predict", str(run), str(tmp_path / "deep.png"), "--coverage", "90"])
     assert wrong.exit_code == 2 and "between 0 and 1" in wrong.stderr
 
 
-def test_check_tells_a_new_site_what_it_has(runs: Path, tmp_path: Path) -> None:
+def test_check_tells_a_new_site_what_it_has(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, site, out = only(runs, "street"), tmp_path / "site", tmp_path / "out"
     rng = np.random.default_rng(0)
     for place, name in enumerate(["0", "1", "1", "7", "unlabelled", "unlabelled", "unlabelled"]):
         (site / name).mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(site / name / f"{place}.png")
     (site / "7" / "secret-name.png").write_bytes(b"no image")
+    few = unseen.check(run, site)
+    assert few.prediction_powered is None, "four labels are too few"
+    monkeypatch.setattr("unseen.experiments.check.FEWEST_LABELS", 2)
     found = CliRunner().invoke(app, ["check", str(run), str(site), "--out", str(out)])
     assert found.exit_code == 3 and "secret-name.png" in found.stderr
     assert "measure\tvalue\naccuracy\t" in found.stdout and "accuracy, also by images without labels\t" in found.stdout
     numbers = json.loads((out / "metrics.json").read_text())
     assert not _words(numbers), "nothing but numbers leaves the site"
+    assert numbers["unlike_training"] >= max(numbers["unlike_look"], numbers["unlike_content"])
     assert (numbers["images"], numbers["unreadable"], numbers["prediction_powered"]["unlabelled"]) == (4, 1, 3)
     confusion = np.array(numbers["measured"]["confusion"])
     assert confusion.sum(axis=1).tolist() == [1, 2, 0, 0, 0, 0, 0, 1, 0, 0]

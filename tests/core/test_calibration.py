@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from unseen.core.calibration import LEVELS, LOWEST, ODDS_BINS, TEMPERATURES, WIDTH, Calibration, log_odds
 from unseen.core.errors import UserError
 from unseen.core.files import read_sealed_json, write_sealed_json
+from unseen.core.look import NUMBERS, Look
 
 
 def calibration(counts: dict[int, int], clients: int = 2, temperature: float = 2.0) -> Calibration:
@@ -60,10 +63,21 @@ def test_sets_hold_what_cannot_be_ruled_out_and_the_answer_always() -> None:
     assert calibration({0: 20}).sets(logits, 0.9).all()
 
 
-def test_familiar_is_a_largest_logit_above_the_lowest_five_percent() -> None:
+def test_content_is_unlike_below_the_lowest_five_percent_and_half_of_them_where_looks_are_known() -> None:
     own = calibration({50: 9})  # its points are 1, 2, ..., 99
     assert own.least_familiar == 5.0
-    assert own.familiar(np.array([[4.9, 0.0], [5.0, -1.0], [0.0, 77.0]])).tolist() == [False, True, True]
+    logits, looks = np.array([[4.9, 0.0], [5.0, -1.0], [0.0, 77.0]]), np.zeros((3, NUMBERS))
+    assert own.unlike(logits, looks) == [("content",), (), ()]
+    far = np.zeros((3, NUMBERS))
+    far[1, 4] = 9.0
+    site = Look([0.0] * NUMBERS, np.eye(NUMBERS)[np.triu_indices(NUMBERS)].tolist(), limit=8.0)
+    known = replace(own, looks=[site])
+    assert known.least_familiar == 2.5
+    assert known.unlike(np.array([[2.4, 0.0], [2.4, 0.0], [2.6, 0.0]]), far) == [("content",), ("look", "content"), ()]
+    strange = known.strangeness(np.array([[50.0, 0.0], [2.5, 0.0], [99.0, 0.0]]), far)
+    assert strange["content"] == pytest.approx([0, 1, -49 / 47.5]) and strange["look"] == pytest.approx([0, 9 / 8, 0])
+    assert Calibration.from_json(json.loads(json.dumps(known.to_json()))) == known
+    assert Calibration.from_json({**own.to_json(), "version": 1}).looks == []
 
 
 def test_a_damaged_or_newer_record_is_said_to_be_one(tmp_path: Path) -> None:
@@ -75,4 +89,4 @@ def test_a_damaged_or_newer_record_is_said_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="damaged"):
         read_sealed_json(path)
     with pytest.raises(UserError, match="newer unseen"):
-        Calibration.from_json({**own.to_json(), "version": 2})
+        Calibration.from_json({**own.to_json(), "version": 3})

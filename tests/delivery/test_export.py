@@ -25,6 +25,7 @@ from tests.small_runs import run_local, settings
 from tests.tiny_work import tiny_net
 from unseen.cli import app
 from unseen.core.errors import UserError
+from unseen.core.look import NUMBERS, Look
 from unseen.data.pictures import decode
 from unseen.delivery import graph
 from unseen.delivery.pack import ModelFile, Thresholds
@@ -195,6 +196,7 @@ def test_the_script_answers_as_unseen_predict_without_torch(
         one = ours[row["image"]]
         assert row["class"] == one.label and one.set is not None and row["set"] == "|".join(one.set)
         assert row["unlike training"] == ("no" if one.familiar else "yes")
+        assert one.unlike is not None and row["unlike in"] == "|".join(one.unlike)
         for name, p in one.probabilities.items():
             assert abs(float(row[f"p({name})"]) - p) <= CLOSE + 1e-6
 
@@ -202,7 +204,8 @@ def test_the_script_answers_as_unseen_predict_without_torch(
 def script(packed: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The packed script, imported from where it lies."""
     monkeypatch.syspath_prepend(str(packed))
-    monkeypatch.delitem(sys.modules, "pictures", raising=False)
+    for name in ("pictures", "look"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     return runpy.run_path(str(packed / "predict.py"), run_name="packed")
 
 
@@ -214,21 +217,23 @@ def test_the_script_decodes_as_the_library(packed: Path, images: Path, monkeypat
 
 def test_thresholds_make_sets_and_warnings(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = script(packed, monkeypatch)["Model"](packed)
-    limits = Thresholds(temperature=2.0, coverage=0.9, log_odds=-1.0, largest_logit=3.0)
+    limits = Thresholds(temperature=2.0, coverage=0.9, log_odds=-1.0, largest_logit=3.0, looks=[])
+    model.sites = [Look([0.0] * NUMBERS, np.eye(NUMBERS)[np.triu_indices(NUMBERS)].tolist(), limit=2.0)]
     model.about = asdict(ModelFile(["a", "b", "c"], 32, "x", limits))
     model.classes = ["a", "b", "c"]
     logits = np.array([[4.0, 1.0, 0.0], [2.0, 1.9, -3.0]])
-    sure, unsure = model.answers(["1", "2"], logits)
+    looks = np.array([[2.1] + [0.0] * (NUMBERS - 1), [1.9] + [0.0] * (NUMBERS - 1)])
+    sure, unsure = model.answers(["1", "2"], logits, looks)
     # By hand: softmax of (2, 0.5, 0); log-odds of b are 1 - log(e^4 + e^0) = -3.02.
     e = np.exp([2.0, 0.5, 0.0])
-    assert np.allclose(list(sure.probabilities.values()), e / e.sum()) and sure.set == ["a"] and sure.familiar
-    assert unsure.set == ["a", "b"] and unsure.familiar is False
+    assert np.allclose(list(sure.probabilities.values()), e / e.sum()) and sure.set == ["a"] and sure.unlike == ["look"]
+    assert unsure.set == ["a", "b"] and unsure.unlike == ["content"]
     model.about["thresholds"]["log_odds"] = None
-    assert next(model.answers(["1"], logits)).set == ["a", "b", "c"], "too few images to rule a class out"
+    assert next(model.answers(["1"], logits, looks)).set == ["a", "b", "c"], "too few images to rule a class out"
     model.about["thresholds"] = None
-    plain = next(model.answers(["1"], logits))
+    plain = next(model.answers(["1"], logits, looks))
     e = np.exp([4.0, 1.0, 0.0])
-    assert np.allclose(list(plain.probabilities.values()), e / e.sum()) and plain.set is None and plain.familiar is None
+    assert np.allclose(list(plain.probabilities.values()), e / e.sum()) and plain.set is None and plain.unlike is None
 
 
 def test_the_card_says_what_the_records_say(run: Path, packed: Path) -> None:
@@ -247,6 +252,7 @@ def test_the_card_says_what_the_records_say(run: Path, packed: Path) -> None:
     limits, known = about["thresholds"], load_trained(run, "cpu").calibration
     assert known is not None and limits["temperature"] == known.temperature and limits["coverage"] == 0.8
     assert limits["log_odds"] == known.threshold(0.8) and limits["largest_logit"] == known.least_familiar
+    assert limits["looks"] == [asdict(one) for one in known.looks] and len(known.looks) == 3
     assert f"Calibrated on {known.images:,} validation images of 3 sites" in card.text
 
 

@@ -11,10 +11,12 @@ import torch
 
 from tests.tiny_federation import federation
 from unseen.core.calibration import TEMPERATURES, log_odds, softmax
+from unseen.core.look import NUMBERS, Look, look_of
 from unseen.core.metrics import calibration_curve
-from unseen.core.types import Order, Reply
+from unseen.core.types import Order, Reply, Site
+from unseen.data.memory import TensorImages
 from unseen.engines.local import LocalEngine
-from unseen.federation.calibrate import SENT, SHAPES, Tally, faults, pooled
+from unseen.federation.calibrate import SENT, SHAPES, Tally, faults, pooled, told_of_look
 from unseen.federation.ledger import Ledger
 from unseen.federation.messages import pack_order, unpack_order
 from unseen.federation.server import evaluate
@@ -64,7 +66,8 @@ def test_pooled_numbers_are_those_of_all_images_together(clients: list[tuple[tor
         place = level / 100 * 130
         low, high = largest[max(0, int(place - 3))], largest[min(129, int(place + 3))]
         assert low <= found.largest_logit[level - 1] <= high
-    assert 0.9 <= found.familiar(logits).mean() <= 1
+    unlike = found.unlike(logits, np.zeros((130, NUMBERS)))
+    assert 0 <= sum(map(bool, unlike)) <= 13
 
 
 def test_the_batches_do_not_matter_and_no_images_tell_nothing(clients: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -82,6 +85,47 @@ def test_single_points_by_hand() -> None:
     assert places == [20, 52, 56]  # log-odds -7, 1 and 2 in bins of 0.25 from -12 on
     at_one = found["loss"][12]
     assert float(at_one) == pytest.approx(np.log1p(np.exp(-2)) + np.log1p(np.exp(-1)) + np.log1p(np.exp(7)))
+
+
+def site(train: int, validation: int) -> Site:
+    """Grey pictures, the validation images among them darker and darker."""
+    x = torch.rand(train + validation, 3, 8, 8, generator=torch.Generator().manual_seed(5))
+    x[train:] *= torch.linspace(0.9, 0.3, validation)[:, None, None, None]
+    rows = torch.zeros(len(x), dtype=torch.int64)
+    return Site("a", TensorImages(x[:train], rows[:train]), TensorImages(x[train:], rows[train:]))
+
+
+def test_the_look_is_of_training_images_and_its_limit_of_validation_images() -> None:
+    here = site(60, 40)
+    found = told_of_look(here)
+    looks = look_of(here.train.batch(torch.arange(60)).x.numpy())
+    assert found["look_mean"].numpy() == pytest.approx(looks.mean(axis=0), rel=1e-5)
+    whole = np.cov(looks.T, bias=True)[np.triu_indices(NUMBERS)]
+    assert found["look_covariance"].numpy() == pytest.approx(whole, abs=1e-6)
+    own = Look(found["look_mean"].tolist(), found["look_covariance"].tolist(), float(found["look_limit"]))
+    distances = np.sort(own.distance(look_of(here.validation.batch(torch.arange(40)).x.numpy())))
+    assert distances[-1] == pytest.approx(1) and distances[-2] < 1, "97.5 % of 41 is the 40th"
+    assert told_of_look(site(29, 40)) == told_of_look(site(60, 9)) == {}, "a mean over so few would show them"
+
+
+def test_looks_come_with_the_calibration_and_are_pooled_as_they_are() -> None:
+    told_here = told(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    with_look = {**told_here, **told_of_look(site(60, 40))}
+    assert faults(with_look) == ""
+    found = pooled({"a": with_look, "b": told_here})
+    assert found is not None and len(found.looks) == 1
+    assert found.looks[0].limit == float(with_look["look_limit"]) and found.least_familiar == pytest.approx(
+        (found.largest_logit[1] + found.largest_logit[2]) / 2
+    )
+    for name, value, words in (
+        ("look_mean", torch.full((35,), 6.0), "larger numbers than pictures can have"),
+        ("look_covariance", torch.full((630,), 26.0), "larger numbers than pictures can have"),
+        ("look_limit", torch.tensor([-1.0]), "limit of its images' look is -1"),
+        ("look_limit", torch.zeros(1, dtype=torch.float64), "float64"),
+    ):
+        assert words in faults({**with_look, name: value})
+    del with_look["look_limit"]
+    assert "its calibration has" in faults(with_look)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +155,9 @@ def test_over_the_wire_the_same_bits_counted_by_the_ledger(tmp_path: Path) -> No
         ledger = Ledger()
         with LocalEngine(fed.runner, fed.clients, workers) as engine:
             answers.append(evaluate(engine, fed.server.state, 1, ledger, calibrate=True))
-        assert ledger.total("up", "calibration") == 3 * (31 * 8 + 31 * 15 * 8 + 96 * 8 + 99 * 8)
+        # Two of the three have images enough to tell of their look.
+        told_by_all, looks = 3 * (31 + 31 * 15 + 96 + 99) * 8, 2 * (35 + 630 + 1) * 4
+        assert ledger.total("up", "calibration") == told_by_all + looks
         assert SENT in ledger.sentence() and ledger.beyond_weights() == "" and ledger.per_trip("up") == 0
     one, two = answers
     assert pooled(one.told) == pooled(two.told) is not None

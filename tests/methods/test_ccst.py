@@ -161,7 +161,8 @@ def test_in_company_the_loop_still_gets_the_copies(files: tuple[str, str], tmp_p
     assert not first.refused and kept_copies(*files, 32)._kept
 
 
-WEIGHTS, PACS = Path("/work/shared/weights"), Path("/work/shared/data/PACS")
+SHARED = Path(__file__).parents[3] / "shared"
+WEIGHTS, PACS = SHARED / "weights", SHARED / "data" / "PACS"
 
 
 @pytest.mark.skipif(

@@ -28,6 +28,6 @@ def export(
     place = pack(model, out, coverage=coverage)
     size = (place / "model.onnx").stat().st_size / 1e6
     say(
-        f"wrote {place}: model.onnx ({size:.1f} MB), model.json, predict.py, pictures.py, README.md",
+        f"wrote {place}: model.onnx ({size:.1f} MB), model.json, predict.py, pictures.py, look.py, README.md",
         f"next: python {place / 'predict.py'} IMAGES",
     )

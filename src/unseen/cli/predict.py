@@ -45,6 +45,12 @@ def predict(
     console = errors()
     if trained.calibration is not None:
         trained.calibration.threshold(coverage)  # a wrong coverage is said before images are read
+        if not trained.calibration.looks:
+            console.print(
+                "The calibration of this run knows no looks: it is of an earlier version, or the sites have few images. "
+                f"Only by its content can an image be unlike training. `unseen calibrate {directory}` makes it anew.",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
     else:
         console.print(
             f"This run is of an earlier version and has no calibration: there are no prediction sets, and nothing is "
@@ -68,12 +74,19 @@ def predict(
     if as_json:
         print_json(_document(trained, rows, coverage, broken))
     else:
-        unlike = sum(row.familiar is False for row in rows)
-        words = f", {unlike:,} of them unlike training" if trained.calibration is not None else ""
+        words = _unlike(rows) if trained.calibration is not None else ""
         say(f"{len(rows):,} images classified{words}; written to {file}")
     if broken:
         tell_unreadable(broken)
         raise typer.Exit(0 if skip_broken else UNREADABLE)
+
+
+def _unlike(rows: list[Prediction]) -> str:
+    from unseen.core.calibration import CONTENT, LOOK
+
+    counts = {name: sum(name in (row.unlike or ()) for row in rows) for name in (LOOK, CONTENT)}
+    total = sum(row.familiar is False for row in rows)
+    return f", {total:,} of them unlike training ({counts[LOOK]:,} in look, {counts[CONTENT]:,} in content)"
 
 
 def _write_csv(file: Path, trained: Trained, rows: list[Prediction]) -> None:
@@ -83,12 +96,13 @@ def _write_csv(file: Path, trained: Trained, rows: list[Prediction]) -> None:
     with atomic(file) as temporary, temporary.open("w", newline="", encoding="utf-8") as text:
         writer = csv.writer(text)
         names = [cell(f"p({name})") for name in trained.classes]
-        writer.writerow(("image", "class", "probability", "set", "unlike training", *names))
+        writer.writerow(("image", "class", "probability", "set", "unlike training", "unlike in", *names))
         for row in rows:
             chosen = "" if row.set is None else cell("|".join(row.set))
             unlike = {None: "", True: "no", False: "yes"}[row.familiar]
+            why = "|".join(row.unlike or ())
             numbers = [f"{p:.6f}" for p in row.probabilities.values()]
-            writer.writerow((cell(row.image), cell(row.label), f"{row.probability:.6f}", chosen, unlike, *numbers))
+            writer.writerow((cell(row.image), cell(row.label), f"{row.probability:.6f}", chosen, unlike, why, *numbers))
 
 
 def _document(trained: Trained, rows: list[Prediction], coverage: float, broken: list[str]) -> dict[str, object]:
@@ -103,6 +117,7 @@ def _document(trained: Trained, rows: list[Prediction], coverage: float, broken:
                 "probabilities": list(row.probabilities.values()),
                 "set": None if row.set is None else list(row.set),
                 "unlike_training": None if row.familiar is None else not row.familiar,
+                "unlike_in": None if row.unlike is None else list(row.unlike),
             }
             for row in rows
         ],

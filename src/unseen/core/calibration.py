@@ -1,14 +1,18 @@
 """How sure a trained model may be: one temperature, prediction sets, and whether an image is like those of training.
 
-All of it is a function of the logits alone, so that it works for every method and for exported models. The numbers come
-from the clients' validation images (`unseen.federation.calibrate`). They hold for images like these: at an unseen site
-the sets cover less than they say, and the probabilities are too high. `unseen check` measures by how much.
+All of it is a function of the logits and of how the pictures look (`unseen.core.look`), so that it works for every method
+and for exported models. The numbers come from the clients' images (`unseen.federation.calibrate`). They hold for images
+like these: at an unseen site the sets cover less than they say, and the probabilities are too high. `unseen check` measures
+by how much.
+
+An image is unlike those of training in its *look*, if its colours and textures are unlike those of every site, or in its
+*content*, if no class gets a large logit. Each is said of 2.5 % of the sites' own images, so 5 % in all.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from unseen.core.errors import UserError
@@ -16,15 +20,19 @@ from unseen.core.errors import UserError
 if TYPE_CHECKING:  # numpy is loaded by who has logits
     import numpy as np
 
+    from unseen.core.look import Look
+
     Numbers = np.ndarray[Any, np.dtype[np.float64]]
     Booleans = np.ndarray[Any, np.dtype[np.bool_]]
 
-VERSION = 1
+VERSION = 2  # 1 had no looks
 TEMPERATURES = tuple(0.25 * 2 ** (k / 6) for k in range(31))  # 0.25 to 8, each 12 % above the one before
 AS_TRAINED = TEMPERATURES.index(1.0)
 LOWEST, WIDTH, ODDS_BINS = -12.0, 0.25, 96  # the histogram of log-odds: -12 to 12, what is outside counts at the ends
 LEVELS = 99  # points of the largest logit: 1 % to 99 %
-FAMILIAR = 0.95  # of the validation images count as like those of training
+UNLIKE = 5.0  # percent of the validation images count as unlike those of training
+LOOK, CONTENT = "look", "content"  # in what an image is unlike those of training: half of them in each
+LIKE_IN_EACH = 1 - UNLIKE / 200
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class Calibration:
     true_odds: list[int]  # histogram of log p/(1 - p) of the true class, p at temperature 1
     largest_logit: list[float]  # its points at 1 %, 2 %, ..., 99 % of the images
     model: str = ""  # the digest of the weights that were measured
+    looks: list[Look] = field(default_factory=list)  # of the sites; none in runs of earlier versions
     version: int = VERSION
 
     def to_json(self) -> dict[str, Any]:
@@ -48,7 +57,9 @@ class Calibration:
     def from_json(cls, value: dict[str, Any]) -> Calibration:
         if value.get("version", 1) > VERSION:
             raise UserError("This calibration is of a newer unseen; install that one to read it.")
-        return cls(**value)
+        from unseen.core.look import Look
+
+        return cls(**{**value, "looks": [Look(**one) for one in value.get("looks", ())]})
 
     def probabilities(self, logits_NK: Numbers) -> Numbers:
         """Of each class, at the common temperature."""
@@ -76,19 +87,27 @@ class Calibration:
 
     @property
     def least_familiar(self) -> float:
-        """An image whose largest logit is below this is unlike those of training; so are 5 % of the validation images."""
-        return self.largest_logit[round(100 * (1 - FAMILIAR)) - 1]
+        """An image whose largest logit is below this is unlike those of training in its content."""
+        percent = UNLIKE / 2 if self.looks else UNLIKE
+        low, high = self.largest_logit[int(percent) - 1 : int(percent) + 1]
+        return low + (percent - int(percent)) * (high - low)
 
-    def familiar(self, logits_NK: Numbers) -> Booleans:
-        """Is each image like those of training?"""
-        result: Booleans = familiarity(logits_NK) >= self.least_familiar
-        return result
+    def strangeness(self, logits_NK: Numbers, looks_ND: Numbers) -> dict[str, Numbers]:
+        """How unlike those of training each image is, in its content and its look. From 1 on it counts as unlike."""
+        usual = self.largest_logit[LEVELS // 2]
+        found = {CONTENT: (usual - logits_NK.max(axis=1)) / max(usual - self.least_familiar, 1e-9)}
+        if self.looks:
+            from unseen.core.look import nearest
 
+            found[LOOK] = nearest(self.looks, looks_ND)
+        return found
 
-def familiarity(logits_NK: Numbers) -> Numbers:
-    """The largest logit (Hendrycks et al. 2022). Not the energy: a vote over branches has none, it is 0 for all images."""
-    largest: Numbers = logits_NK.max(axis=1)
-    return largest
+    def unlike(self, logits_NK: Numbers, looks_ND: Numbers) -> list[tuple[str, ...]]:
+        """In what each image is unlike those of training: look, content, both or, most often, nothing."""
+        found = {name: value > 1 for name, value in self.strangeness(logits_NK, looks_ND).items()}
+        return [
+            tuple(name for name in (LOOK, CONTENT) if name in found and found[name][n]) for n in range(len(logits_NK))
+        ]
 
 
 def softmax(logits_NK: Numbers) -> Numbers:

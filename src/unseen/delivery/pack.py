@@ -4,6 +4,7 @@ model.onnx    the graph: images in [0, 1] to logits (`graph.py`)
 model.json    classes, image size, thresholds: what `predict.py` reads
 predict.py    classifies files; needs onnxruntime, numpy and Pillow
 pictures.py   image files to pixels, by the rules of training
+look.py       how pictures look, as in training
 README.md     a model card, from the run's records
 """
 
@@ -13,6 +14,7 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from unseen.core import look
 from unseen.core.calibration import Calibration
 from unseen.core.errors import UserError
 from unseen.core.files import atomic, write_json
@@ -23,8 +25,9 @@ from unseen.delivery.graph import INPUT, OUTPUT, to_onnx
 from unseen.runs.directory import RunDirectory
 from unseen.runs.model import load_trained
 
-VERSION = 1
-GRAPH, ABOUT, SCRIPT, DECODER, CARD = "model.onnx", "model.json", "predict.py", "pictures.py", "README.md"
+VERSION = 2  # 1 had no looks
+GRAPH, ABOUT, SCRIPT, CARD = "model.onnx", "model.json", "predict.py", "README.md"
+DECODER, LOOKING = "pictures.py", "look.py"
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,14 @@ class Thresholds:
     log_odds: (
         float | None
     )  # a class with these log-odds or more is in the set; None: all are, there were too few images
-    largest_logit: float  # an image whose largest logit is below this is unlike those of training
+    largest_logit: float  # an image whose largest logit is below this is unlike those of training in its content
+    looks: list[look.Look]  # an image that looks like none of them is unlike those of training; none: nothing is known
 
     @classmethod
     def of(cls, found: Calibration, coverage: float) -> Thresholds:
         floor = found.threshold(coverage)
-        return cls(found.temperature, coverage, floor if math.isfinite(floor) else None, found.least_familiar)
+        odds = floor if math.isfinite(floor) else None
+        return cls(found.temperature, coverage, odds, found.least_familiar, found.looks)
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,8 @@ def export(directory: Path, out: Path, coverage: float = 0.9) -> Path:
     limits = None if known is None else Thresholds.of(known, coverage)  # a wrong coverage is said before the long part
     graph = to_onnx(trained.method, trained.net)
     script = (Path(__file__).parent / SCRIPT).read_bytes()
-    for name, content in ((GRAPH, graph), (SCRIPT, script), (DECODER, decoder().encode())):
+    looking = Path(look.__file__).read_bytes()
+    for name, content in ((GRAPH, graph), (SCRIPT, script), (DECODER, decoder().encode()), (LOOKING, looking)):
         with atomic(out / name) as temporary:
             temporary.write_bytes(content)
     with atomic(out / CARD) as temporary:

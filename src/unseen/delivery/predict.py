@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from pictures import SUFFIXES, decode  # type: ignore[import-not-found]  # lies beside this file once it is exported
+from look import Look, look_of, nearest  # type: ignore[import-not-found]  # lies beside this file once it is exported
+from pictures import SUFFIXES, decode  # type: ignore[import-not-found]
 
 BATCH = 32
 UNREADABLE = 3  # the exit code
@@ -35,7 +36,7 @@ class Answer:
     label: str
     probabilities: dict[str, float]
     set: list[str] | None  # the classes that cannot be ruled out; None where the model has no calibration
-    familiar: bool | None  # is it like the images of training? None likewise
+    unlike: list[str] | None  # in what it is unlike the images of training: look, content; None likewise
 
     @property
     def probability(self) -> float:
@@ -50,6 +51,7 @@ class Model:
         self.about: dict[str, Any] = json.loads((place / "model.json").read_text())
         self.classes: list[str] = self.about["classes"]
         self.size: int = self.about["image_size"]
+        self.sites = [Look(**one) for one in (self.about["thresholds"] or {}).get("looks", ())]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
@@ -57,10 +59,9 @@ class Model:
             str(place / "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
 
-    def logits(self, pixels_BHWC: Array) -> Array:
-        """Of images as bytes, B x S x S x 3."""
-        x = np.ascontiguousarray(pixels_BHWC.transpose(0, 3, 1, 2), dtype=np.float32) / np.float32(255)
-        return np.asarray(self.session.run(None, {"images": x})[0], dtype=np.float64)
+    def logits(self, images_BCHW: Array) -> Array:
+        """Of images in [0, 1], B x 3 x S x S, float32."""
+        return np.asarray(self.session.run(None, {"images": images_BCHW})[0], dtype=np.float64)
 
     def predict(self, files: Sequence[Path], broken: list[str] | None = None) -> Iterator[Answer]:
         """Images in order. Those that cannot be read go into `broken`; without such a list they are an error."""
@@ -75,21 +76,24 @@ class Model:
                         raise ValueError(f"The image {file} cannot be read ({error}).") from error
                     broken.append(str(file))
             if good:
-                yield from self.answers(good, self.logits(np.stack(pixels)))
+                x = np.ascontiguousarray(np.stack(pixels).transpose(0, 3, 1, 2), dtype=np.float32) / np.float32(255)
+                yield from self.answers(good, self.logits(x), look_of(x))
 
-    def answers(self, names: Sequence[str], logits_BK: Array) -> Iterator[Answer]:
+    def answers(self, names: Sequence[str], logits_BK: Array, looks_BD: Array) -> Iterator[Answer]:
         limits = self.about["thresholds"]
         chances = softmax(logits_BK / (limits["temperature"] if limits else 1.0))
         odds = log_odds(logits_BK)
+        strange_B = nearest(self.sites, looks_BD) > 1 if self.sites else np.zeros(len(names), dtype=bool)
         for row, name in enumerate(names):
             best = int(logits_BK[row].argmax())
-            chosen = familiar = None
+            chosen = unlike = None
             if limits:
                 floor = -math.inf if limits["log_odds"] is None else limits["log_odds"]
                 chosen = [c for k, c in enumerate(self.classes) if k == best or odds[row, k] >= floor]
-                familiar = bool(logits_BK[row].max() >= limits["largest_logit"])
+                unlike = ["look"] * bool(strange_B[row])
+                unlike += ["content"] * bool(logits_BK[row].max() < limits["largest_logit"])
             named = dict(zip(self.classes, chances[row].tolist(), strict=True))
-            yield Answer(name, self.classes[best], named, chosen, familiar)
+            yield Answer(name, self.classes[best], named, chosen, unlike)
 
 
 def softmax(logits_BK: Array) -> Array:
@@ -118,9 +122,10 @@ def find_images(place: Path) -> list[Path]:
 def row_of(answer: Answer, place: Path) -> list[str]:
     name = Path(answer.image).relative_to(place) if place.is_dir() else Path(answer.image)
     chosen = "" if answer.set is None else "|".join(answer.set)
-    unlike = {None: "", True: "no", False: "yes"}[answer.familiar]
+    unlike = "" if answer.unlike is None else "yes" if answer.unlike else "no"
+    why = "|".join(answer.unlike or ())
     numbers = [f"{p:.6f}" for p in answer.probabilities.values()]
-    return [name.as_posix(), answer.label, f"{answer.probability:.6f}", chosen, unlike, *numbers]
+    return [name.as_posix(), answer.label, f"{answer.probability:.6f}", chosen, unlike, why, *numbers]
 
 
 def main() -> int:
@@ -135,9 +140,8 @@ def main() -> int:
     model, broken, count = Model(), list[str](), 0
     with given.out.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(
-            ["image", "class", "probability", "set", "unlike training", *(f"p({c})" for c in model.classes)]
-        )
+        columns = ["image", "class", "probability", "set", "unlike training", "unlike in"]
+        writer.writerow([*columns, *(f"p({c})" for c in model.classes)])
         for answer in model.predict(files, broken):
             writer.writerow(row_of(answer, given.images))
             count += 1

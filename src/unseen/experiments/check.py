@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unseen.core.calibration import CONTENT, LOOK
 from unseen.core.errors import UserError
 from unseen.core.metrics import CalibrationCurve, Measured, calibration_curve, measured
 from unseen.data.domains import index_site
 from unseen.data.pictures import Converted
-from unseen.runs.model import Trained, find_images, logits_of_files
+from unseen.runs.model import Read, Trained, find_images, read_files
 
 if TYPE_CHECKING:
     from unseen.core.calibration import Numbers
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 UNLABELLED = "unlabelled"  # a folder beside the classes
+FEWEST_LABELS = 30  # for prediction-powered inference: with fewer, a normal distribution promises too much
 Z = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
 
 
@@ -54,7 +56,9 @@ class Checked:
     covers: float | None = None  # what the prediction sets should hold; None where the model has no calibration
     coverage: Share | None = None  # how many of them held the class, with Wilson's interval
     set_size: float | None = None  # classes in a set, on average
-    unlike_training: float | None = None  # share of the images
+    unlike_training: float | None = None  # share of the images, in their look or their content
+    unlike_look: float | None = None  # None where the model knows no looks
+    unlike_content: float | None = None
     prediction_powered: PredictionPowered | None = None
     version: int = VERSION
 
@@ -109,45 +113,51 @@ def check(
     bad: list[str] = [] if broken is None else broken
     seen, total = 0, len(files) + len(others)
 
-    def read(some: list[Path]) -> Iterable[tuple[list[Path], Numbers]]:
+    def read(some: list[Path]) -> Iterable[Read]:
         nonlocal seen
-        for good, logits_NK in logits_of_files(trained, some, bad, converted):
-            seen += len(good)
+        for part in read_files(trained, some, bad, converted):
+            seen += len(part.files)
             if progress is not None:
                 progress(seen, total)
-            yield good, logits_NK
+            yield part
 
     label_of = dict(zip(files, index.label.tolist(), strict=True))
-    parts = [(logits, [label_of[file] for file in good]) for good, logits in read(files)]
+    parts = list(read(files))
     if not parts:
         raise UserError(f"None of the images in {folder} can be read.")
-    logits_NK = np.concatenate([logits for logits, _ in parts])
-    labels_N = np.array([label for _, labels in parts for label in labels], dtype=np.int64)
-    alone = [logits for _, logits in read(others)] if others else []
-    powered = _powered(trained, logits_NK, labels_N, np.concatenate(alone)) if alone and len(labels_N) > 1 else None
-    return checked(trained, logits_NK, labels_N, coverage, len(bad), powered)
+    logits_NK = np.concatenate([part.logits for part in parts])
+    looks_ND = np.concatenate([part.looks for part in parts])
+    labels_N = np.array([label_of[file] for part in parts for file in part.files], dtype=np.int64)
+    alone = [part.logits for part in read(others)] if others else []
+    enough = bool(alone) and len(labels_N) >= FEWEST_LABELS
+    powered = _powered(trained, logits_NK, labels_N, np.concatenate(alone)) if enough else None
+    return checked(trained, logits_NK, looks_ND, labels_N, coverage, len(bad), powered)
 
 
 def checked(
     trained: Trained,
     logits_NK: Numbers,
+    looks_ND: Numbers,
     labels_N: Labels,
     coverage: float = 0.9,
     unreadable: int = 0,
     powered: PredictionPowered | None = None,
 ) -> Checked:
-    """All numbers, from the logits of labelled images."""
+    """All numbers, from the logits and looks of labelled images."""
     p_NK = trained.probabilities(logits_NK)
     right = int((logits_NK.argmax(axis=1) == labels_N).sum())
     found = measured(p_NK, labels_N)
     if found is None:
         raise UserError("The model gives no numbers for these images: its weights may hold NaN.")
-    holds = size = unlike = None
+    holds = size = unlike = look = content = None
     if trained.calibration is not None:
         sets_NK = trained.calibration.sets(logits_NK, coverage)
         holds = wilson(int(sets_NK[np.arange(len(labels_N)), labels_N].sum()), len(labels_N))
         size = float(sets_NK.sum(axis=1).mean())
-        unlike = float(1 - trained.calibration.familiar(logits_NK).mean())
+        strange = {name: v > 1 for name, v in trained.calibration.strangeness(logits_NK, looks_ND).items()}
+        unlike = float(np.any(list(strange.values()), axis=0).mean())
+        content = float(strange[CONTENT].mean())
+        look = float(strange[LOOK].mean()) if LOOK in strange else None
     return Checked(
         images=len(labels_N),
         unreadable=unreadable,
@@ -158,6 +168,8 @@ def checked(
         coverage=holds,
         set_size=size,
         unlike_training=unlike,
+        unlike_look=look,
+        unlike_content=content,
         prediction_powered=powered,
     )
 

@@ -1,36 +1,61 @@
 """What calibrates a model, without an image leaving its client: a few sums and counts, in one exchange.
 
-Each client measures the selected model on its validation images and tells (5.5 kB, whatever the number of images):
+Each client measures the selected model on its validation images and tells (8.2 kB, whatever the number of images):
 
 loss             sums of the cross-entropy at 31 temperatures: the server takes the temperature of the least total
 gap              by temperature and bin of confidence, the sum of right - confidence: the calibration error at each
 true_odds        a histogram of the log-odds of the true class: the pooled quantile of conformal prediction sets
-largest_logit    its points at 1 % to 99 %: from which value on an image is like those of training
+largest_logit    its points at 1 % to 99 %: from which value on an image is like those of training in its content
+look_mean        of 35 numbers of colour, brightness and texture (`unseen.core.look`), over training images
+look_covariance  of the same
+look_limit       the distance within which 97.5 % of its validation images are: like its own in their look
 
 The temperature is the exact minimum over the grid, as if all images lay in one place. A histogram of fixed bins was taken
 for the sets, and not a quantile per client: pooled counts give the pooled quantile to a bin's width, rounded to the safe
 side, at any coverage that is asked for later. A mean of the clients' quantiles is no quantile.
+
+A client with fewer than 30 training or 10 validation images tells nothing of its look: a mean over so few would show them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen.core.calibration import AS_TRAINED, LEVELS, LOWEST, ODDS_BINS, TEMPERATURES, WIDTH, Calibration
+from unseen.core.calibration import (
+    AS_TRAINED,
+    LEVELS,
+    LIKE_IN_EACH,
+    LOWEST,
+    ODDS_BINS,
+    TEMPERATURES,
+    WIDTH,
+    Calibration,
+)
+from unseen.core.look import FURTHEST, LARGEST, NUMBERS, PAIRS, Look, Numbers, look_of, moments
 from unseen.core.metrics import BINS
-from unseen.core.types import ClientId, Tensors
+from unseen.core.types import ClientId, ImageSet, Site, Tensors
 
-SENT = "sums of validation losses and counts of validation scores"  # in words, for the ledger
+SENT = "sums of validation losses, counts of validation scores, mean and spread of colour and texture"  # for the ledger
 SHAPES = {
     "loss": (torch.float64, (len(TEMPERATURES),)),
     "gap": (torch.float64, (len(TEMPERATURES), BINS)),
     "true_odds": (torch.int64, (ODDS_BINS,)),
     "largest_logit": (torch.float64, (LEVELS,)),
 }
+OF_LOOKS = {  # all or none of them
+    "look_mean": (torch.float32, (NUMBERS,)),
+    "look_covariance": (torch.float32, (PAIRS,)),
+    "look_limit": (torch.float32, (1,)),
+}
+MOST_LOOKED_AT = 2000  # training images, spread over all: more do not change a mean
+FEWEST_TRAINING, FEWEST_VALIDATION = 30, 10
+BATCH = 64
 
 
 class Tally:
@@ -75,6 +100,23 @@ class Tally:
         }
 
 
+def told_of_look(site: Site) -> Tensors:
+    """How a client's images look. Nothing where it has too few to speak of without showing them."""
+    if len(site.train) < FEWEST_TRAINING or len(site.validation) < FEWEST_VALIDATION:
+        return {}
+    mean, covariance = (values.astype(np.float32) for values in moments(_looks(site.train, MOST_LOOKED_AT)))
+    own = Look(mean.tolist(), covariance.tolist(), 1.0).distance(_looks(site.validation, MOST_LOOKED_AT))
+    place = min(len(own), math.ceil(LIKE_IN_EACH * (len(own) + 1)))  # as in conformal prediction
+    limit = np.partition(own, place - 1)[place - 1 : place]
+    told = {"look_mean": mean, "look_covariance": covariance, "look_limit": limit.astype(np.float32)}
+    return {name: torch.from_numpy(value) for name, value in told.items()}
+
+
+def _looks(images: ImageSet, most: int) -> Numbers:
+    rows = torch.linspace(0, len(images) - 1, min(len(images), most)).round().long()
+    return np.concatenate([look_of(images.batch(part).x.numpy()) for part in torch.split(rows, BATCH)])
+
+
 def _quantiles(values: Tensor, levels: Tensor) -> Tensor:
     """Linear between neighbours. By hand: torch.quantile refuses more than 16 million values."""
     ordered = values.sort().values
@@ -88,9 +130,10 @@ def faults(told: Mapping[str, Tensor]) -> str:
     """Why a client's numbers cannot be used; empty when they can. NaN and infinity are looked for with every report."""
     if not told:
         return ""
-    if set(told) != set(SHAPES):
-        return f"its calibration has {', '.join(sorted(told))}, not {', '.join(SHAPES)}"
-    for name, (dtype, shape) in SHAPES.items():
+    wanted = SHAPES | OF_LOOKS if OF_LOOKS.keys() & told.keys() else SHAPES
+    if set(told) != set(wanted):
+        return f"its calibration has {', '.join(sorted(told))}, not {', '.join(wanted)}"
+    for name, (dtype, shape) in wanted.items():
         if told[name].dtype != dtype or tuple(told[name].shape) != shape:
             return f'"{name}" of its calibration is {told[name].dtype} of shape {tuple(told[name].shape)}'
     images = int(told["true_odds"].sum())
@@ -100,6 +143,15 @@ def faults(told: Mapping[str, Tensor]) -> str:
         return "the sums of its calibration do not fit its number of images"
     if bool((told["largest_logit"].diff() < 0).any()):
         return 'the points "largest_logit" of its calibration do not rise'
+    return _look_fault(told) if "look_mean" in told else ""
+
+
+def _look_fault(told: Mapping[str, Tensor]) -> str:
+    """The numbers of a picture have bounds, so their means and covariances have them too."""
+    if bool((told["look_mean"].abs() > LARGEST).any()) or bool((told["look_covariance"].abs() > LARGEST**2).any()):
+        return "the look of its images has larger numbers than pictures can have"
+    if not 0 <= float(told["look_limit"]) <= FURTHEST:
+        return f"the limit of its images' look is {float(told['look_limit']):g}"
     return ""
 
 
@@ -122,7 +174,12 @@ def pooled(told: Mapping[ClientId, Tensors], model: str = "") -> Calibration | N
         true_odds=odds.tolist(),
         largest_logit=_pooled_points(known),
         model=model,
+        looks=[_look(each) for each in known if "look_mean" in each],
     )
+
+
+def _look(told: Tensors) -> Look:
+    return Look(told["look_mean"].tolist(), told["look_covariance"].tolist(), float(told["look_limit"]))
 
 
 def _pooled_points(known: list[Tensors]) -> list[float]:

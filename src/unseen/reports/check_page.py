@@ -13,9 +13,11 @@ from unseen.reports.figures import Frame, svg, text
 from unseen.reports.style import SCRIPT, STYLE
 
 LEFT = 'style="text-align:left;white-space:normal"'  # words, in tables of numbers
+MOST = 0.5  # of the images: then the site as a whole is new
 DEEPEST = 60  # percent of the colour: numbers stay readable on it
 MEANING = {
     "accuracy": "right answers; the interval is Wilson's, 95 %",
+    "accuracy, also by images without labels": "prediction-powered inference, 95 %",
     "macro F1": "mean over classes of precision and recall together",
     "balanced accuracy": "mean over classes of the share found",
     "AUROC": "each class against the rest: 50 % is chance",
@@ -23,7 +25,8 @@ MEANING = {
     "sets hold the class": "prediction sets that hold the true class",
     "classes in a set": "on average; 1 is a plain answer",
     "unlike training": "images; 5 % of those of training",
-    "accuracy, also by images without labels": "prediction-powered inference, 95 %",
+    "unlike in look": "colours and textures of no known site; 2.5 %",
+    "unlike in content": "no class fits well; 2.5 %",
 }
 
 
@@ -38,6 +41,9 @@ def rows(found: Checked) -> list[tuple[str, str, str]]:
         "classes in a set": "-" if found.set_size is None else f"{found.set_size:.2f}",
         "unlike training": percent(found.unlike_training),
     }
+    if found.unlike_look is not None:
+        values["unlike in look"] = percent(found.unlike_look)
+        values["unlike in content"] = percent(found.unlike_content)
     if found.coverage is not None and found.covers is not None:
         values["sets hold the class"] = f"{interval(found.coverage)}, should be {100 * found.covers:g} %"
     if found.prediction_powered is not None:
@@ -69,7 +75,7 @@ def _page(found: Checked, classes: Sequence[str], about: str) -> Iterator[str]:
     yield f"<p>{text(about)}; {found.images:,} labelled images"
     if found.prediction_powered is not None:
         yield f", {found.prediction_powered.unlabelled:,} without a label"
-    yield f", {found.unreadable:,} files that could not be read.</p>" if found.unreadable else ".</p>"
+    yield f"; files that could not be read: {found.unreadable:,}.</p>" if found.unreadable else ".</p>"
     yield '<div class="wide"><table><thead><tr><th scope="col">measure</th><th scope="col">value</th>'
     yield f'<th scope="col" {LEFT}>what it says</th></tr></thead><tbody>'
     for name, value, meaning in rows(found):
@@ -78,6 +84,9 @@ def _page(found: Checked, classes: Sequence[str], about: str) -> Iterator[str]:
     if found.coverage is not None and found.covers is not None and found.coverage.high < found.covers:
         yield "<p>The sets hold the class less often than they should: this site differs from those of training. "
         yield "That is to be expected; the sets' promise holds for images like those of training only.</p>"
+    if found.unlike_look is not None and found.unlike_look > MOST:
+        yield "<p>Most images look like those of no site that trained: to the model this site is new, and what it says of "
+        yield "sets and probabilities was found elsewhere. Go by the numbers of this page.</p>"
     yield "<h2>Are the probabilities right?</h2><div class=figures><figure>"
     yield reliability(found.curve)
     yield "<figcaption>Share right by the model's probability of its answer. On the diagonal they agree; below it the "

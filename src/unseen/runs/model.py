@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from unseen.core.calibration import Calibration, softmax
 from unseen.core.errors import UserError
 from unseen.core.files import read_tensors, tensors_digest
+from unseen.core.look import look_of
 from unseen.core.platform import keep_freed_memory
 from unseen.core.tensors import load
 from unseen.data.domains import SUFFIXES, Pixels
@@ -86,7 +87,13 @@ class Trained:
 
     def familiar(self, images: Images) -> Booleans:
         """Is each image like those of training? Of such images 5 % are said not to be."""
-        return self.calibrated().familiar(self.logits(images))
+        return np.array([not unlike for unlike in self.unlike(images)])
+
+    def unlike(self, images: Images) -> list[tuple[str, ...]]:
+        """In what each image is unlike those of training: "look" (colours, textures), "content" (no class fits), or ()."""
+        x = as_batch(images, self.settings.data.image_size)
+        looks = [look_of(part.cpu().numpy()) for part in torch.split(x, BATCH)]
+        return self.calibrated().unlike(self.logits(x), np.concatenate(looks))
 
     def logits(self, images: Images) -> Numbers:
         """What the method's own rule gives before the softmax."""
@@ -182,7 +189,12 @@ class Prediction:
     probability: float  # of that class
     probabilities: dict[str, float]  # of all classes
     set: tuple[str, ...] | None  # the classes that cannot be ruled out; None where the model has no calibration
-    familiar: bool | None  # is it like the images of training? None where the model has no calibration
+    unlike: tuple[str, ...] | None  # in what it is unlike those of training: look, content; None likewise
+
+    @property
+    def familiar(self) -> bool | None:
+        """Is it like the images of training? None where the model has no calibration."""
+        return None if self.unlike is None else not self.unlike
 
 
 def find_images(place: Path) -> list[Path]:
@@ -208,21 +220,29 @@ def predict_files(
 ) -> Iterator[Prediction]:
     """One image, or all below a folder, in order."""
     known = trained.calibration is not None
-    for files, logits_NK in logits_of_files(trained, find_images(place), broken, converted):
+    for files, logits_NK, looks_ND in read_files(trained, find_images(place), broken, converted):
         p_NK = trained.probabilities(logits_NK)
         sets = trained.named_sets(logits_NK, coverage) if known else [None] * len(files)
-        familiar = trained.calibrated().familiar(logits_NK).tolist() if known else [None] * len(files)
-        for file, p_K, chosen, like in zip(files, p_NK, sets, familiar, strict=True):
+        unlike = trained.calibrated().unlike(logits_NK, looks_ND) if known else [None] * len(files)
+        for file, p_K, chosen, why in zip(files, p_NK, sets, unlike, strict=True):
             name = file.relative_to(place) if place.is_dir() else file
             named = dict(zip(trained.classes, p_K.tolist(), strict=True))
             best = int(p_K.argmax())
-            yield Prediction(name.as_posix(), trained.classes[best], float(p_K[best]), named, chosen, like)
+            yield Prediction(name.as_posix(), trained.classes[best], float(p_K[best]), named, chosen, why)
 
 
-def logits_of_files(
+class Read(NamedTuple):
+    """Files that could be read, their logits, and how they look."""
+
+    files: list[Path]
+    logits: Numbers  # N x K
+    looks: Numbers  # N x 35
+
+
+def read_files(
     trained: Trained, files: Sequence[Path], broken: list[str] | None = None, converted: Converted | None = None
-) -> Iterator[tuple[list[Path], Numbers]]:
-    """Batch by batch, the files that could be read and their logits. Decoding runs ahead of the net by a batch."""
+) -> Iterator[Read]:
+    """Batch by batch. Decoding runs ahead of the net by a batch."""
     parts = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
     size = trained.settings.data.image_size
     with ThreadPoolExecutor(1) as ahead:
@@ -232,7 +252,8 @@ def logits_of_files(
             if number + 1 < len(parts):
                 waiting = ahead.submit(_decode, parts[number + 1], size, broken, converted)
             if good:
-                yield good, trained.logits(_tensor(pixels))
+                x = _tensor(pixels)
+                yield Read(good, trained.logits(x), look_of(x.numpy()))
 
 
 def _decode(
