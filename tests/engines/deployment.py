@@ -24,6 +24,7 @@ from unseen.engines.flower.control import register
 from unseen.engines.flower.processes import BIN, Processes, free_ports, listens
 from unseen.engines.flower.scaffold import PACKAGE, write_app, write_keys
 from unseen.runs.directory import RunDirectory, directory_for
+from unseen.runs.results import RoundLine
 from unseen.runs.settings import Settings
 
 PATIENCE = 600.0  # seconds: a process that imports torch can take minutes when others have the cores
@@ -202,7 +203,7 @@ class Federation:
         log = self.directory(**config) / "log.txt"
         return log.read_text() if log.exists() else ""
 
-    def rounds(self, **config: Any) -> list[dict[str, Any]]:
+    def rounds(self, **config: Any) -> list[RoundLine]:
         """The finished rounds of a run."""
         return RunDirectory(self.directory(**config)).rounds()
 
