@@ -13,7 +13,8 @@ A page has marks, and what stands between them is written by this file:
 Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
 table), `method METHOD NAME ...` (a method's own lines in its page), `robust DATA CLIENTS` (benchmarks/robust.py), `trust NAME`
 and `familiarity NAME` (benchmarks/trust.py), `regret NAME` (benchmarks/regret.py), `audit NAME` (what leaks), `attacks`
-(benchmarks/attacks.py), `overhead` (benchmarks/checks.py), `flower` (benchmarks/flower.py).
+(benchmarks/attacks.py), `overhead` (benchmarks/checks.py), `flower NAME`
+(benchmarks/flower.py).
 """
 
 from __future__ import annotations
@@ -417,19 +418,20 @@ def overhead() -> str:
     return "\n".join([*lines, "", *notes]) + "\n"
 
 
-def flower() -> str:
+def flower(name: str) -> str:
     """Seconds per round by engine, and until the first one (benchmarks/flower.py)."""
-    record = _speed("flower")
+    record = _speed(name)
     if record is None:
         return "No record yet: `python -m benchmarks.flower`.\n"
     base = record["rows"][0]["seconds"]
+    busy = "otherwise idle" if record["load"] is None else f"load {record['load']:.1f} before it began"
     lines = ["| engine | s per round | overhead | first round after |", "|---|---:|---:|---:|"]
     for row in record["rows"]:
         over = f"{row['seconds'] - base:.2f} s" if "poc" not in row["engine"] and row["seconds"] != base else ""
         lines.append(f"| {row['engine']} | {row['seconds']:.2f} | {over} | {row['first']:.0f} s |")
     notes = [
-        f"{record['megabytes']} MB up per client and round; median of {record['rounds'] - 1} rounds; {record['cores']} cores, load",
-        f"{record['load']:.1f} when it began. `python -m benchmarks.flower`, commit {record['commit']}.",
+        f"{record['megabytes']} MB up per client and round; median of {record['rounds'] - 1} rounds; {record['cores']} cores, {busy}.",
+        f"`python -m benchmarks.flower`, commit {record['commit']}.",
     ]
     return "\n".join([*lines, "", *notes]) + "\n"
 

@@ -145,11 +145,36 @@ def test_the_services_are_sound(tmp_path: Path) -> None:
         done = subprocess.run(["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True)
         ours = [line for line in done.stderr.splitlines() if "unseen-" in line and "Unknown" in line]
         assert ours == []
+
+
+def test_the_containers_name_what_is_there(tmp_path: Path) -> None:
+    """Without an engine: every service, volume, script and Dockerfile that a compose file names exists."""
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    composed = yaml.safe_load((tmp_path / "app" / "compose.yaml").read_text())
-    assert composed["services"]["proxy"]["network_mode"] == "service:superlink"
-    site = yaml.safe_load((tmp_path / "app" / "sites" / SITES[0] / "compose.yaml").read_text())
+    write_app(tmp_path / "app", deployment())
+    files = sorted((tmp_path / "app").rglob("compose.yaml"))
+    assert len(files) == 1 + len(SITES)
+    for file in files:
+        composed = yaml.safe_load(file.read_text())
+        services = composed["services"]
+        for name, service in services.items():
+            assert service["build"] == "." and (file.parent / "Dockerfile").exists(), (file, name)
+            assert set(service.get("depends_on", [])) <= services.keys()
+            if (shared := service.get("network_mode", "")).startswith("service:"):
+                assert shared.removeprefix("service:") in services
+            mounted = {}
+            for volume in service["volumes"]:
+                source, place = volume.split(":")[:2]
+                mounted[place] = file.parent / source if source.startswith(".") else Path(source)
+                known = source in composed.get("volumes", {}) or mounted[place].exists() or source == "/data/images"
+                assert known, (file, volume)
+            for word in service["command"]:  # a path in the container lies in a mount, and is there on the host
+                for place, source in mounted.items():
+                    if word.startswith(f"{place}/"):
+                        assert (source / word.removeprefix(f"{place}/")).exists(), (file, word)
+    site, coordinator = yaml.safe_load(files[-1].read_text()), yaml.safe_load(files[0].read_text())
     assert "ports" not in site["services"]["site"]  # nothing listens at a site
+    assert coordinator["services"]["proxy"]["network_mode"] == "service:superlink"
+    assert coordinator["services"]["superlink"]["ports"] == ["8443:8443"]  # the proxy's port, not the SuperLink's
 
 
 @pytest.mark.parametrize(
