@@ -22,6 +22,7 @@ from tests.engines.deployment import Federation, listens
 from tests.engines.sites import SITES, TARGET, small
 from tests.small_runs import run_local
 from unseen.engines.flower.status import read_status
+from unseen.methods import OWN_FILES
 from unseen.runs.directory import RunDirectory
 
 EAST, NORTH, WEST = SITES
@@ -29,12 +30,12 @@ EAST, NORTH, WEST = SITES
 
 def test_bad_updates_are_refused_by_name_and_not_merged(federation: Federation, folder: Path) -> None:
     config = {"seed": 1, "rounds": 6, "minimum_clients": 2, "server_selection": "last"}
-    federation.leave(EAST)
+    federation.part(EAST)
     federation.start_node(EAST, sys.executable, "-m", "tests.engines.liar")
     try:
         directory = federation.finish(federation.begin(**config), **config)
     finally:
-        federation.leave(EAST)
+        federation.part(EAST)
         federation.join(EAST)
     name = next(iter(final(directory).state))
     said = federation.said(**config)
@@ -59,6 +60,24 @@ def test_bad_updates_are_refused_by_name_and_not_merged(federation: Federation, 
     )
     assert honest.directory is not None
     assert_same_tensors(final(honest.directory).state, final(directory).state)
+
+
+def test_a_site_with_another_version_of_an_own_file_says_so_and_takes_no_part(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OWN_FILES, str(federation.own_file))
+    config = {"seed": 4, "rounds": 1, "minimum_clients": 2, "method": "fednudge"}
+    other = tmp_path / "own_method.py"
+    other.write_text(federation.own_file.read_text() + "\n# changed\n")
+    federation.part(EAST)
+    federation.start_node(EAST, sys.executable, "-m", "unseen", "--with", str(other), "flower", "node")
+    try:
+        federation.finish(federation.begin(**config), **config)
+    finally:
+        federation.part(EAST)
+        federation.join(EAST)
+    assert 'another version of the method "fednudge"' in federation.said(**config)
+    assert sorted(federation.rounds(**config)[0].clients) == [NORTH, WEST]
 
 
 def test_sites_die_in_a_round_are_waited_for_and_come_back(federation: Federation) -> None:
