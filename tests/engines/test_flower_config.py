@@ -19,6 +19,7 @@ from tests.engines.sites import SITES, small
 from unseen.cli import app
 from unseen.core.errors import UserError
 from unseen.engines.flower.config import Deployment
+from unseen.engines.flower.processes import Processes
 from unseen.engines.flower.scaffold import write_app, write_keys
 from unseen.engines.flower.site_file import SiteFile
 from unseen.registry import parse
@@ -229,3 +230,18 @@ def test_no_site_need_be_left_out(tmp_path: Path) -> None:
     assembly = assemble(PlannedRun(settings, parse(settings.method), None), RunData(("x", "y"), {}, None))
     assert assembly.net.classes == 2 and assembly.data.target is None
     assert Path(made.out, directory_for(settings, Path()).name).name.startswith("folder-none-fedavg-s0-")
+
+
+def test_a_trial_whose_run_is_stopped_says_so_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`flwr stop` ends the ServerApp, which then writes no status any more."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[flower]")
+    from unseen.engines.flower import control, poc
+
+    said: list[str] = ["", "", "stopped"]
+    monkeypatch.setattr(control, "how_it_ended", lambda app, run: said.pop(0))
+    monkeypatch.setattr(poc, "ASK", 0.0)
+    monkeypatch.setattr(poc, "LOOK", 0.0)
+    trial = poc.Poc(tmp_path, deployment(out=str(tmp_path)), Processes(tmp_path, {}), 1, 2, False, print)
+    with pytest.raises(UserError, match=r"ended without a result \(stopped\); the same command again goes on"):
+        trial.follow(lambda status: None)
+    assert said == []
