@@ -192,6 +192,15 @@ def test_rolled_back_the_run_goes_on_from_there(whole: Path, tmp_path: Path) -> 
     assert [entry["event"] for entry in entries(run.path)].count("rollback") == 1
 
 
+def test_a_rolled_back_deployment_goes_on_by_another_command(whole: Path, tmp_path: Path) -> None:
+    run = RunDirectory(Path(shutil.copytree(whole, tmp_path / "run")))
+    config = json.loads(run.config_path.read_text())
+    config["data"] |= {"name": "folder", "root": None}  # its images are at the sites
+    run.config_path.write_text(json.dumps(config))
+    found = CliRunner().invoke(app, ["rollback", str(run.path), "--round", "1"])
+    assert (found.exit_code, found.stdout) == (0, "back at round 1; `flwr run` again goes on\n")
+
+
 def test_a_round_that_is_not_kept_is_a_sentence_and_nothing_is_lost(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     found = CliRunner().invoke(app, ["rollback", str(run), "--round", "7"])
