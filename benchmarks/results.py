@@ -12,10 +12,10 @@ A page has marks, and what stands between them is written by this file:
     <!-- end -->
 
 Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
-table), `method METHOD NAME ...` (a method's own lines in its page), `robust CLIENTS` (benchmarks/robust.py), `trust NAME`
+table), `method METHOD NAME ...` (a method's own lines in its page), `robust DATA CLIENTS` (benchmarks/robust.py), `trust NAME`
 and `familiarity NAME` (benchmarks/trust.py), `look NAME` (benchmarks/look.py), `regret NAME` (benchmarks/regret.py),
 `compose NAME` (benchmarks/compose.py), `export` (benchmarks/export.py), `story NAME` (examples/new_site), `audit NAME`
-(what leaks).
+(what leaks), `attacks` (benchmarks/attacks.py), `overhead` (benchmarks/checks.py), `flower NAME` (benchmarks/flower.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import math
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -115,6 +116,7 @@ def main_group(name: str) -> Group | None:
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 NOTHING = "No runs are recorded yet.\n"
+ATTACKS = ("none", "scaled", "sign flip", "label flip", "backdoor")  # of benchmarks/robust.py, in the tables' order
 
 
 def leaderboard(name: str) -> str:
@@ -450,27 +452,98 @@ def systems(*names: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def robust(clients: str) -> str:
-    """Robust parts against liars, for so many clients: the unseen accuracy, and how often the backdoor opens."""
-    found = [json.loads(path.read_text()) for path in sorted((RECORDS / "robust").glob("*.json"))]
-    found = [record for record in found if record["clients"] == int(clients)]
+def robust(data: str, clients: str) -> str:
+    """Robust parts against liars: the unseen accuracy, and how often the backdoor opens. The budget with most records."""
+    found = [json.loads(path.read_text()) for path in sorted((RECORDS / "robust").glob(f"{data}-{clients}-*.json"))]
     if not found:
-        return "No record yet: `python benchmarks/robust.py`.\n"
-    order = ("none", "scaled", "sign flip", "label flip", "backdoor")
-    attacks = [attack for attack in order if any(record["attack"] == attack for record in found)]
-    columns = [*attacks, "backdoor opens"] if "backdoor" in attacks else attacks
-    lines = [f"| method | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for name in dict.fromkeys(record["method"] for record in found):
+        return f"No record yet: `python benchmarks/robust.py --data {data} --clients {clients}`.\n"
+    budgets = Counter((record["target"], record["rounds"], record["steps"]) for record in found)
+    ((target, rounds, steps), _), *_ = budgets.most_common(1)
+    found = [r for r in found if (r["target"], r["rounds"], r["steps"]) == (target, rounds, steps)]
+    attacks = [attack for attack in ATTACKS if any(record["attack"] == attack for record in found)]
+    columns = [*attacks, "backdoor opens", "without one"] if "backdoor" in attacks else attacks
+    lines = [f"| method | {' | '.join(columns)} |", "|---" + "|---:" * len(columns) + "|"]
+    methods = {record["method"] for record in found}
+    for name in sorted(methods, key=lambda name: (name != "fedavg", name)):
         own = [record for record in found if record["method"] == name]
         cells = [_share([r["accuracy"] for r in own if r["attack"] == attack]) for attack in attacks]
-        cells += [_share([r["backdoor"] for r in own if r["attack"] == "backdoor"])] * ("backdoor" in attacks)
+        if "backdoor" in attacks:
+            cells += [_share([r["backdoor"] for r in own if r["attack"] == attack]) for attack in ("backdoor", "none")]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    targets, seeds, rounds = (sorted({record[key] for record in found}) for key in ("target", "seed", "rounds"))
-    spelled = [", ".join(map(str, values)) for values in (targets, seeds, rounds)]
-    return "\n".join(lines) + (
-        f"\n\nUnseen {spelled[0]}; seeds {spelled[1]}; {spelled[2]} rounds; the last round's model, in %. "
-        f"{len(found)} records; `stopped`: the run ended with an error.\n"
-    )
+    seeds, commits = (", ".join(map(str, sorted({r[key] for r in found}))) for key in ("seed", "commit"))
+    notes = [
+        f"`{data}`, {clients} clients, unseen {target}; seeds {seeds}; {rounds} rounds of {steps} steps; accuracy of the last",
+        "round's model in %. Backdoor opens: unseen images of other classes that the square sends to its class; without",
+        "one: the same of the model that nobody lied to. `stopped`: the run ended with an error.",
+        f"{len(found)} records, commits {commits}.",
+    ]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def attacks() -> str:
+    """Attack by attack: attempts, held, failed (benchmarks/attacks.py)."""
+    if not (RECORDS / "attacks.json").exists():
+        return "No record yet: `python -m benchmarks.attacks`.\n"
+    record = json.loads((RECORDS / "attacks.json").read_text())
+    files = record["files"]
+    lines = ["| attack or fault | attempts | held | failed | tests |", "|---|---:|---:|---:|---|"]
+    for kind, words in record["kinds"].items():
+        own = {Path(file).name: one["attempts"][kind] for file, one in files.items() if kind in one["attempts"]}
+        tried, held = (sum(row[column] for row in own.values()) for column in (0, 1))
+        if tried:
+            tests = ", ".join(f"`{name}`" for name in sorted(own))
+            lines.append(f"| {words} | {tried:,} | {held:,} | {tried - held:,} | {tests} |")
+    skipped = sum(one["tests"]["skipped"] for one in files.values())
+    commits = ", ".join(sorted({one["commit"] for one in files.values()}))
+    note = f"`python -m benchmarks.attacks`, also with `--deployed`; {skipped} tests skipped; commits {commits}."
+    return "\n".join([*lines, "", note]) + "\n"
+
+
+def overhead() -> str:
+    """What checks and robust parts cost in a round (benchmarks/checks.py)."""
+    record = _speed("checks")
+    if record is None:
+        return "No record yet: `python benchmarks/checks.py`.\n"
+    counts = list(dict.fromkeys(row["clients"] for row in record["rows"]))
+    lines = [
+        "| in a round | " + " | ".join(f"{count} clients" for count in counts) + " |",
+        "|---" + "|---:" * len(counts) + "|",
+    ]
+    for way in dict.fromkeys(row["way"] for row in record["rows"]):
+        own = {row["clients"]: row for row in record["rows"] if row["way"] == way}
+        name = "checks and audit log, against none" if way == "fedavg" else f"`{way}`, against FedAvg"
+        lines.append(f"| {name} | " + " | ".join(f"{own[count]['ratio']:.3f}x" for count in counts) + " |")
+    base = [row for row in record["rows"] if row["way"] == "fedavg"]
+    rounds = "; ".join(f"{r['clients']} clients with {r['steps']} steps each, {r['seconds']:.2f} s" for r in base)
+    notes = [
+        f"CPU time of whole rounds on `digits`, medians of {base[0]['pairs']} rounds played in turn. A round of FedAvg: {rounds}.",
+        f"`python benchmarks/checks.py`, commit {record['commit']}.",
+    ]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def flower(name: str) -> str:
+    """Seconds per round by engine, and until the first one (benchmarks/flower.py)."""
+    record = _speed(name)
+    if record is None:
+        return "No record yet: `python -m benchmarks.flower`.\n"
+    base = record["rows"][0]["seconds"]
+    busy = "otherwise idle" if record["load"] is None else f"load {record['load']:.1f} before it began"
+    lines = ["| engine | s per round | overhead | first round after |", "|---|---:|---:|---:|"]
+    for row in record["rows"]:
+        over = f"{row['seconds'] - base:.2f} s" if "poc" not in row["engine"] and row["seconds"] != base else ""
+        lines.append(f"| {row['engine']} | {row['seconds']:.2f} | {over} | {row['first']:.0f} s |")
+    notes = [
+        f"{record['megabytes']} MB up per client and round; median of {record['rounds'] - 1} rounds; "
+        f"{record['cores']} cores, {busy}.",
+        f"`python -m benchmarks.flower`, commit {record['commit']}.",
+    ]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def _speed(name: str) -> dict[str, Any] | None:
+    path = RECORDS / "speed" / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def _share(values: Sequence[float | None]) -> str:
@@ -628,6 +701,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
     "method": method, "systems": systems, "robust": robust, "trust": trust, "familiarity": familiarity,
     "regret": regret, "compose": compose, "audit": audit, "look": look, "export": export, "story": story,
+    "attacks": attacks, "overhead": overhead, "flower": flower,
 }  # fmt: skip
 CHECKING = False
 

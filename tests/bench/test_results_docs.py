@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from tests import attempts
 from tests.report.runs import invent
 from unseen.core.files import write_json
 from unseen.experiments.choose import Candidate, Choice
@@ -116,3 +117,73 @@ def test_looks_are_compared_by_sources_alone(
     lines = script.look("digits").splitlines()
     assert lines[0].startswith("| numbers | distance | for b | for c | known images flagged |")
     assert lines[2] == "| pixels | d | 80.0 % | 100.0 % | 4.0 % | 8.0 % | 6.0 % |"
+
+
+def test_liars_are_told_by_the_budget_with_most_records(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    assert "No record yet" in script.robust("digits", "3")
+    base = {"target": "street", "seed": 0, "rounds": 10, "steps": 45, "backdoor": 0.02, "stopped": "", "commit": "c"}
+    cases = [("krum", "none", 0.6), ("fedavg", "none", 0.7), ("fedavg", "scaled", None), ("fedavg", "backdoor", 0.5)]
+    for number, (method, attack, accuracy) in enumerate(cases):
+        record = {**base, "method": method, "attack": attack, "accuracy": accuracy}
+        write_json(tmp_path / "robust" / f"digits-3-{number}.json", record)
+    write_json(
+        tmp_path / "robust" / "digits-3-few.json", {**base, "rounds": 1, "method": "fedavg", "attack": "sign flip"}
+    )
+    write_json(
+        tmp_path / "robust" / "digits-30-0.json", {**base, "method": "median", "attack": "none", "accuracy": 0.1}
+    )
+    lines = script.robust("digits", "3").splitlines()
+    assert lines[0] == "| method | none | scaled | backdoor | backdoor opens | without one |"
+    assert lines[2:4] == ["| fedavg | 70.0 | stopped | 50.0 | 2.0 | 2.0 |", "| krum | 60.0 | - | - | - | 2.0 |"]
+    assert "10 rounds of 45 steps" in script.robust("digits", "3") and "median" in script.robust("digits", "30")
+
+
+def test_attacks_are_summed_over_the_tests_that_play_them(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    assert "No record yet" in script.attacks()
+    tests = {"passed": 1, "failed": 0, "skipped": 1}
+    files = {
+        "tests/test_a.py": {"commit": "a", "tests": tests, "attempts": {"kill": [1200, 1199]}},
+        "tests/test_b.py": {"commit": "b", "tests": tests, "attempts": {"kill": [1, 1], "form": [3, 3]}},
+    }
+    write_json(tmp_path / "attacks.json", {"kinds": {"form": "lies", "kill": "kills", "disk": "disks"}, "files": files})
+    lines = script.attacks().splitlines()
+    assert lines[2:4] == [
+        "| lies | 3 | 3 | 0 | `test_b.py` |",
+        "| kills | 1,201 | 1,200 | 1 | `test_a.py`, `test_b.py` |",
+    ]
+    assert "2 tests skipped; commits a, b" in lines[5]
+
+
+def test_an_attempt_is_held_if_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: dict[str, list[int]] = {}
+    monkeypatch.setattr(attempts, "COUNTS", counts)
+    with attempts.attempt("slow", 130):
+        pass
+    with pytest.raises(ZeroDivisionError), attempts.attempt("slow"):
+        raise ZeroDivisionError
+    assert counts == {"slow": [131, 130]}
+
+
+def test_times_are_told_against_the_first_engine(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    assert "No record yet" in script.flower("flower") and "No record yet" in script.overhead()
+    rows = [{"engine": "local", "first": 3.0, "seconds": 0.25}, {"engine": "deployment", "first": 20.4, "seconds": 1.0}]
+    about = {"commit": "c", "rounds": 5, "megabytes": 9.0, "cores": 2, "load": 1.25}
+    write_json(tmp_path / "speed" / "flower.json", {**about, "rows": rows})
+    assert "| deployment | 1.00 | 0.75 s | 20 s |" in script.flower("flower")
+    assert "load 1.2 before" in script.flower("flower")
+    row = {"clients": 3, "steps": 45, "pairs": 6, "seconds": 2.0, "ratio": 1.004}
+    write_json(
+        tmp_path / "speed" / "checks.json",
+        {"commit": "c", "rows": [{**row, "way": "fedavg"}, {**row, "way": "krum", "ratio": 1.02}]},
+    )
+    said = script.overhead()
+    assert "| checks and audit log, against none | 1.004x |" in said and "| `krum`, against FedAvg | 1.020x |" in said

@@ -23,10 +23,13 @@ from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.control import register
 from unseen.engines.flower.processes import BIN, Processes, free_ports, listens
 from unseen.engines.flower.scaffold import PACKAGE, write_app, write_keys
+from unseen.methods import OWN_FILES
 from unseen.runs.directory import RunDirectory, directory_for
+from unseen.runs.results import RoundLine
 from unseen.runs.settings import Settings
 
 PATIENCE = 600.0  # seconds: a process that imports torch can take minutes when others have the cores
+OWN_METHOD = Path(__file__).parents[2] / "examples" / "own_method.py"
 MANY = 8  # ServerApps of one SuperLink: more means that Flower starts them faster than they come up
 
 
@@ -60,6 +63,10 @@ class Federation:
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
         }
         self.started = Processes(folder, self.environment)
+        # A method of an own file, which the coordinator and every site have.
+        self.own_file = folder / "own_method.py"
+        shutil.copy(OWN_METHOD, self.own_file)
+        self.started.environment[OWN_FILES] = str(self.own_file)
         self.opened_in = 0.0  # seconds: how busy the machine is; a round takes a fraction of it
 
     # --- processes -----------------------------------------------------------------------------------------------
@@ -129,6 +136,10 @@ class Federation:
 
     def leave(self, site: str) -> None:
         self.kill(f"node-{site}")
+
+    def part(self, site: str) -> None:
+        """As by its service manager: it says good-bye, and another process of the site is let in at once."""
+        self.started.stop(lambda name: name == f"node-{site}")
 
     def close(self) -> None:
         for name in sorted(self.started.running, key=lambda n: ("link" in n, "nginx" in n)):
@@ -202,7 +213,7 @@ class Federation:
         log = self.directory(**config) / "log.txt"
         return log.read_text() if log.exists() else ""
 
-    def rounds(self, **config: Any) -> list[dict[str, Any]]:
+    def rounds(self, **config: Any) -> list[RoundLine]:
         """The finished rounds of a run."""
         return RunDirectory(self.directory(**config)).rounds()
 

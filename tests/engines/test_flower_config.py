@@ -19,6 +19,7 @@ from tests.engines.sites import SITES, small
 from unseen.cli import app
 from unseen.core.errors import UserError
 from unseen.engines.flower.config import Deployment
+from unseen.engines.flower.processes import Processes
 from unseen.engines.flower.scaffold import write_app, write_keys
 from unseen.engines.flower.site_file import SiteFile
 from unseen.registry import parse
@@ -145,11 +146,36 @@ def test_the_services_are_sound(tmp_path: Path) -> None:
         done = subprocess.run(["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True)
         ours = [line for line in done.stderr.splitlines() if "unseen-" in line and "Unknown" in line]
         assert ours == []
+
+
+def test_the_containers_name_what_is_there(tmp_path: Path) -> None:
+    """Without an engine: every service, volume, script and Dockerfile that a compose file names exists."""
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    composed = yaml.safe_load((tmp_path / "app" / "compose.yaml").read_text())
-    assert composed["services"]["proxy"]["network_mode"] == "service:superlink"
-    site = yaml.safe_load((tmp_path / "app" / "sites" / SITES[0] / "compose.yaml").read_text())
+    write_app(tmp_path / "app", deployment())
+    files = sorted((tmp_path / "app").rglob("compose.yaml"))
+    assert len(files) == 1 + len(SITES)
+    for file in files:
+        composed = yaml.safe_load(file.read_text())
+        services = composed["services"]
+        for name, service in services.items():
+            assert service["build"] == "." and (file.parent / "Dockerfile").exists(), (file, name)
+            assert set(service.get("depends_on", [])) <= services.keys()
+            if (shared := service.get("network_mode", "")).startswith("service:"):
+                assert shared.removeprefix("service:") in services
+            mounted = {}
+            for volume in service["volumes"]:
+                source, place = volume.split(":")[:2]
+                mounted[place] = file.parent / source if source.startswith(".") else Path(source)
+                known = source in composed.get("volumes", {}) or mounted[place].exists() or source == "/data/images"
+                assert known, (file, volume)
+            for word in service["command"]:  # a path in the container lies in a mount, and is there on the host
+                for place, source in mounted.items():
+                    if word.startswith(f"{place}/"):
+                        assert (source / word.removeprefix(f"{place}/")).exists(), (file, word)
+    site, coordinator = yaml.safe_load(files[-1].read_text()), yaml.safe_load(files[0].read_text())
     assert "ports" not in site["services"]["site"]  # nothing listens at a site
+    assert coordinator["services"]["proxy"]["network_mode"] == "service:superlink"
+    assert coordinator["services"]["superlink"]["ports"] == ["8443:8443"]  # the proxy's port, not the SuperLink's
 
 
 @pytest.mark.parametrize(
@@ -204,3 +230,18 @@ def test_no_site_need_be_left_out(tmp_path: Path) -> None:
     assembly = assemble(PlannedRun(settings, parse(settings.method), None), RunData(("x", "y"), {}, None))
     assert assembly.net.classes == 2 and assembly.data.target is None
     assert Path(made.out, directory_for(settings, Path()).name).name.startswith("folder-none-fedavg-s0-")
+
+
+def test_a_trial_whose_run_is_stopped_says_so_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`flwr stop` ends the ServerApp, which then writes no status any more."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install unseen[flower]")
+    from unseen.engines.flower import control, poc
+
+    said: list[str] = ["", "", "stopped"]
+    monkeypatch.setattr(control, "how_it_ended", lambda app, run: said.pop(0))
+    monkeypatch.setattr(poc, "ASK", 0.0)
+    monkeypatch.setattr(poc, "LOOK", 0.0)
+    trial = poc.Poc(tmp_path, deployment(out=str(tmp_path)), Processes(tmp_path, {}), 1, 2, False, print)
+    with pytest.raises(UserError, match=r"ended without a result \(stopped\); the same command again goes on"):
+        trial.follow(lambda status: None)
+    assert said == []

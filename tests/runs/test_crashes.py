@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import unseen
+from tests.attempts import attempt
 from tests.runs.crashes import Killed, counted, go_on, two_rounds
 from unseen.cli import app
 from unseen.core.errors import UserError
@@ -70,17 +71,18 @@ def test_killed_at_every_file_operation_of_a_round_the_run_ends_with_the_same_bi
     lines = RunDirectory(whole).rounds()
     for number in range(1, len(fuse.seen) + 1):
         run = RunDirectory(Path(shutil.copytree(first_round, tmp_path / str(number))))
-        with pytest.raises(Killed), counted(run.path, number) as again:
-            go_on(run, two_rounds())
-        assert [what.split()[0] for what in again.seen[:number]] == [what.split()[0] for what in fuse.seen[:number]]
-        if not run.finished:
-            go_on(run, two_rounds())
-        where = fuse.seen[number - 1]
-        assert equal(model(run.path), model(whole)), where
-        assert [(line.round, line.loss, line.validation) for line in run.rounds()] == [
-            (line.round, line.loss, line.validation) for line in lines
-        ], where
-        assert run.verify_audit().fault == "", where
+        with attempt("kill"):
+            with pytest.raises(Killed), counted(run.path, number) as again:
+                go_on(run, two_rounds())
+            assert [what.split()[0] for what in again.seen[:number]] == [what.split()[0] for what in fuse.seen[:number]]
+            if not run.finished:
+                go_on(run, two_rounds())
+            where = fuse.seen[number - 1]
+            assert equal(model(run.path), model(whole)), where
+            assert [(line.round, line.loss, line.validation) for line in run.rounds()] == [
+                (line.round, line.loss, line.validation) for line in lines
+            ], where
+            assert run.verify_audit().fault == "", where
         shutil.rmtree(run.path)
 
 
@@ -106,13 +108,14 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_where_there_is_room(sma
         shutil.rmtree(run.path, ignore_errors=True)
         size = shutil.disk_usage(small_disk).free - free
         ballast.write_bytes(b"\0" * max(size, 0))
-        try:
+        with attempt("disk"):
+            try:
+                go_on(run, two_rounds())
+            except UserError as error:
+                stopped.append(str(error))
+            ballast.unlink()
             go_on(run, two_rounds())
-        except UserError as error:
-            stopped.append(str(error))
-        ballast.unlink()
-        go_on(run, two_rounds())
-        assert equal(model(run.path), model(whole)) and run.verify_audit().fault == ""
+            assert equal(model(run.path), model(whole)) and run.verify_audit().fault == ""
     assert len(stopped) >= 2 and all("disk is full" in sentence for sentence in stopped)
 
 
@@ -172,8 +175,9 @@ def test_a_log_that_was_touched_says_where(what: str, whole: Path, tmp_path: Pat
     log = run / "audit.jsonl"
     change, words = BROKEN[what]
     log.write_text("".join(f"{line}\n" for line in change(log.read_text().splitlines())))
-    found = CliRunner().invoke(app, ["ledger", "verify", str(run)])
-    assert found.exit_code == 1 and found.stdout.startswith("BROKEN: ") and words in found.stdout.replace("\n", " ")
+    with attempt("log"):
+        found = CliRunner().invoke(app, ["ledger", "verify", str(run)])
+        assert found.exit_code == 1 and found.stdout.startswith("BROKEN: ") and words in found.stdout.replace("\n", " ")
 
 
 # --- rollback --------------------------------------------------------------------------------------------------------
@@ -186,6 +190,15 @@ def test_rolled_back_the_run_goes_on_from_there(whole: Path, tmp_path: Path) -> 
     go_on(run, two_rounds())
     assert equal(model(run.path), model(whole)) and unseen.verify_ledger(run.path).fault == ""
     assert [entry["event"] for entry in entries(run.path)].count("rollback") == 1
+
+
+def test_a_rolled_back_deployment_goes_on_by_another_command(whole: Path, tmp_path: Path) -> None:
+    run = RunDirectory(Path(shutil.copytree(whole, tmp_path / "run")))
+    config = json.loads(run.config_path.read_text())
+    config["data"] |= {"name": "folder", "root": None}  # its images are at the sites
+    run.config_path.write_text(json.dumps(config))
+    found = CliRunner().invoke(app, ["rollback", str(run.path), "--round", "1"])
+    assert (found.exit_code, found.stdout) == (0, "back at round 1; `flwr run` again goes on\n")
 
 
 def test_a_round_that_is_not_kept_is_a_sentence_and_nothing_is_lost(whole: Path, tmp_path: Path) -> None:
@@ -244,10 +257,12 @@ def test_each_file_of_a_run_damaged_is_a_sentence_or_the_same_bits(damage: str, 
         (run.path / "result.json").unlink()
         DAMAGE[damage](run.path / name)
         for words in (["show"], ["ledger", "verify"])[: 2 if name.name == "audit.jsonl" else 1]:
-            found = CliRunner().invoke(app, [*words, str(run.path)])
-            assert found.exit_code in (0, 1 if words == ["ledger", "verify"] else 0, 2), (name, words, found.exception)
-            assert found.exception is None or isinstance(found.exception, SystemExit), (name, words, found.exception)
-        with contextlib.suppress(UserError):
+            with attempt("damage"):
+                found = CliRunner().invoke(app, [*words, str(run.path)])
+                codes = (0, 1 if words == ["ledger", "verify"] else 0, 2)
+                assert found.exit_code in codes, (name, words, found.exception)
+                assert found.exception is None or isinstance(found.exception, SystemExit), (name, words)
+        with attempt("damage"), contextlib.suppress(UserError):
             go_on(run, two_rounds())
             assert equal(model(run.path), model(whole)), name
         shutil.rmtree(run.path)

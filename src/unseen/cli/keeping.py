@@ -22,8 +22,11 @@ def rollback(
     from unseen import api
 
     run = api.rollback(directory, round)
+    data = run.settings().data
+    deployed = data.name == "folder" and data.root is None  # its images are at the sites
+    again = "`flwr run` again" if deployed else f"`unseen run --resume {run.path}`"
     results().print(
-        f"back at round {round}; `unseen run --resume {run.path}` goes on",
+        f"back at round {round}; {again} goes on",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -13,8 +13,9 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.cli.build import build_fab_from_disk
+from flwr.common.constant import Status
 from flwr.common.serde import fab_to_proto
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StartRunRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -49,6 +50,13 @@ def start_run(app: Path) -> int:
     fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
     with _superlink(app) as link:
         return int(link.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
+
+
+def how_it_ended(app: Path, run: int) -> str:
+    """Flower's word for the end of a run: completed, failed or stopped; empty while it goes on."""
+    with _superlink(app) as link:
+        status = link.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+    return str(status.sub_status) if status.status == Status.FINISHED else ""
 
 
 @contextlib.contextmanager

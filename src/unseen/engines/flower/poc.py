@@ -27,6 +27,7 @@ from unseen.engines.flower.status import FILE, Status, read_status
 from unseen.runs.directory import RunDirectory, directory_for
 
 LOOK = 0.25  # seconds between two looks
+ASK = 3.0  # seconds between two questions to the SuperLink
 STARTED = 300.0  # seconds in which everything must be up
 
 
@@ -54,6 +55,7 @@ class Poc:
     link: int
     proxied: bool
     said: Callable[[str], None]
+    run: int = 0  # Flower's number of it
 
     @property
     def app(self) -> Path:
@@ -97,7 +99,7 @@ class Poc:
         """Start the run, as `flwr run` does."""
         from unseen.engines.flower.control import start_run
 
-        start_run(self.app)
+        self.run = start_run(self.app)
 
     # --- watch ---------------------------------------------------------------------------------------------------
     def until(self, true: Callable[[], bool], what: str, seconds: float = STARTED) -> None:
@@ -115,10 +117,17 @@ class Poc:
             raise UserError(f"{name} ended (code {code}): {lines[-1]} See {self.folder / name}.log.")
 
     def follow(self, changed: Callable[[Status], None]) -> None:
-        """Until the run is finished, each new status."""
-        last = 0.0
+        """Until the run is finished, each new status. `flwr stop` ends a run without a word in its status."""
+        from unseen.engines.flower.control import how_it_ended
+
+        last, ask = 0.0, time.monotonic() + ASK
         while True:
             self.check()
+            ended = ""
+            if time.monotonic() >= ask:
+                with contextlib.suppress(UserError):  # a SuperLink that is busy; one that is gone is noticed by `check`
+                    ended = how_it_ended(self.app, self.run)
+                ask = time.monotonic() + ASK
             if (self.directory.path / FILE).exists() and (status := read_status(self.directory.path)).written > last:
                 last = status.written
                 changed(status)
@@ -126,6 +135,8 @@ class Poc:
                     raise UserError(status.failed)
             if self.directory.finished:
                 return
+            if ended:
+                raise UserError(f"The run ended without a result ({ended}); the same command again goes on.")
             time.sleep(LOOK)
 
     # --- stop ----------------------------------------------------------------------------------------------------
