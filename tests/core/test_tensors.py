@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from unseen.core import tensors
 from unseen.core.errors import UserError
 from unseen.core.tensors import RunningMean, load, pick, prefixed, snapshot, squared_distance, unprefixed
 
@@ -50,6 +51,24 @@ def test_running_mean_is_the_weighted_mean(values: list[float], weights: list[fl
     expected = float((np.array(values, dtype=np.float64) * used).sum() / used.sum())
     assert mean.result()["w"].item() == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert min(values) - 1e-3 <= mean.result()["w"].item() <= max(values) + 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_mean_in_pieces_has_the_bits_of_the_whole(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = torch.Generator().manual_seed(0)
+    values = [torch.randn(5, 7, 3, generator=rng).to(dtype) for _ in range(3)]
+    values.append(values[0].mT.contiguous().mT)  # another layout than the others'
+
+    def mean() -> torch.Tensor:
+        found = RunningMean()
+        for weight, value in zip((0.3, 1.7, 0.1, 2.0), values, strict=True):
+            found.add({"w": value}, weight)
+        return found.result()["w"]
+
+    whole = mean()
+    monkeypatch.setattr(tensors, "PIECE", 32)
+    assert len(list(tensors.in_pieces(values[0]))) == 4
+    assert torch.equal(mean(), whole) and whole.dtype == dtype
 
 
 def test_the_mean_does_not_write_into_what_it_was_given() -> None:

@@ -211,3 +211,19 @@ def test_bfloat16_autocast() -> None:
         logits = net(images(32, 4))
     logits.float().sum().backward()
     assert logits.isfinite().all()
+
+
+def test_no_activation_makes_autograd_copy_its_input() -> None:
+    """In place, an activation whose gradient needs what came in costs a copy of the maps."""
+    net = create_net("mobilenetv2_100", 3, image_size=32)
+    activation = next(module for module in net.modules() if isinstance(module, nn.ReLU6))
+    maps = torch.rand(2, 3, 4, 4, requires_grad=True) * 1
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        activation(maps)
+    assert [tensor.data_ptr() for tensor in kept] == [maps.data_ptr()]

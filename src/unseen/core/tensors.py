@@ -42,6 +42,19 @@ def unprefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
     return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
 
 
+PIECE = 2**16  # numbers whose float64 copies stay in a core's cache
+
+
+def in_pieces(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """Tensors of one shape, large ones piece by piece: what is made of a piece is used while it is in the cache.
+
+    For arithmetic number by number, which has the same bits for any piece.
+    """
+    if tensors[0].numel() <= PIECE or not all(tensor.is_contiguous() and tensor.is_cpu for tensor in tensors):
+        return [tensors]
+    return zip(*(torch.split(tensor.view(-1), PIECE) for tensor in tensors), strict=True)
+
+
 class RunningMean:
     """A weighted mean of states that arrive one by one: one sum in memory, whatever the number of clients.
 
@@ -59,20 +72,24 @@ class RunningMean:
             if not value.is_floating_point():
                 self._sums[key] = torch.maximum(self._sums[key], value) if key in self._sums else value.clone()
             elif key in self._sums:
-                self._sums[key].add_(value.to(torch.float64), alpha=weight)
+                for total, part in in_pieces(self._sums[key], value):
+                    total.add_(part.to(torch.float64), alpha=weight)
             else:
-                self._sums[key] = value.to(torch.float64).mul(weight)  # not in place: it may be the caller's tensor
-                self._dtypes[key] = value.dtype
+                self._sums[key], self._dtypes[key] = torch.empty_like(value, dtype=torch.float64), value.dtype
+                for total, part in in_pieces(self._sums[key], value):
+                    torch.mul(part.to(torch.float64), weight, out=total)
         self._total += weight
 
     def result(self) -> Tensors:
         """The mean, in the dtypes that came in. Weights that sum to zero are an error of the method."""
         if self._total <= 0:
             raise ValueError("the weights of a mean must have a positive sum")
-        return {
-            key: (value / self._total).to(self._dtypes[key]) if key in self._dtypes else value
-            for key, value in self._sums.items()
-        }
+        found = {}
+        for key, value in self._sums.items():
+            found[key] = torch.empty_like(value, dtype=self._dtypes[key]) if key in self._dtypes else value
+            for part, total in in_pieces(found[key], value) if key in self._dtypes else ():
+                part.copy_(total / self._total)
+        return found
 
 
 def squared_distance(module: nn.Module, reference: Mapping[str, Tensor]) -> Tensor:

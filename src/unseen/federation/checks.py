@@ -12,6 +12,7 @@ from torch import Tensor
 from unseen.core.errors import UserError
 from unseen.core.forms import ANYTHING, Asked, Form, Forms, form_fault
 from unseen.core.plan import Allow, Plan
+from unseen.core.tensors import in_pieces
 from unseen.core.types import ClientId, Metrics, Order, Reply, Server, Share
 from unseen.federation import calibrate as calibration
 from unseen.federation.permission import beyond
@@ -163,12 +164,13 @@ def _number_fault(name: str, value: Tensor, variances: frozenset[str]) -> str:
 # --- what comes of them ----------------------------------------------------------------------------------------------
 def update_norm(server: Server, reply: Reply) -> float:
     """How far a client's steps moved what it received."""
-    moved = (
-        torch.linalg.vector_norm(value - server.state[key], dtype=torch.float64)
-        for key, value in reply.state.items()
-        if key in (server.stepped if server.stepped is not None else server.state) and value.is_floating_point()
-    )
-    return math.sqrt(sum(float(length) ** 2 for length in moved))
+    stepped, squares = server.state if server.stepped is None else server.stepped, 0.0
+    for key, value in reply.state.items():
+        if key in stepped and value.is_floating_point():
+            for now, before in in_pieces(value, server.state[key]):
+                step = (now - before).double().flatten()
+                squares += float(step.dot(step))
+    return math.sqrt(squares)
 
 
 def check_merged(

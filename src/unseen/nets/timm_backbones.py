@@ -141,6 +141,10 @@ def timm_backbone(
             f"use one of {', '.join(sorted(known.__name__ for known in ANATOMIES))}, convnet or alexnet."
         )
     module = _pretrained(name, weights == "imagenet", anatomy.arguments(image_size))
+    # Their gradients need what came in: in place, autograd copies all of it first.
+    for activation in module.modules():
+        if isinstance(activation, nn.Hardtanh | nn.SiLU | nn.Hardswish):  # ReLU6 is a Hardtanh
+            activation.inplace = False
     config = cast(Mapping[str, Any], module.pretrained_cfg)
     return module, anatomy, tuple(config["mean"]), tuple(config["std"])
 

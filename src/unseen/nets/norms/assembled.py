@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from unseen.nets.norms.moments import in_cache, moments, sums_along
+
 
 class _Assembled(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, gamma_in: Tensor, gamma_bn: Tensor, beta: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        mean_BC = x.mean((2, 3))
-        maps = x - mean_BC[:, :, None, None]
-        var_BC = maps.mul_(maps).mean((2, 3))
+        mean_BC, var_BC, maps = moments(x)
         mean = mean_BC.mean(0, keepdim=True)
         var = (var_BC + (mean_BC - mean).square()).mean(0, keepdim=True)
         rate_in, rate_bn = (var_BC + eps).rsqrt(), (var + eps).rsqrt()
@@ -30,7 +30,6 @@ class _Assembled(torch.autograd.Function):
         shift = beta - mean_BC * slope_in - mean * slope_bn
         ctx.save_for_backward(x, mean_BC, mean, rate_in, rate_bn, slope_in, slope_bn, scale)
         ctx.mark_non_differentiable(mean, var)
-        # `maps` has served for the variance: its memory takes the result.
         return torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None], out=maps), mean, var
 
     @staticmethod
@@ -39,8 +38,7 @@ class _Assembled(torch.autograd.Function):
         x, mean_BC, mean, rate_in, rate_bn, slope_in, slope_bn, scale = ctx.saved_tensors
         grad = gradients[0]
         images, pixels = x.shape[0], x.shape[2] * x.shape[3]
-        maps = grad * x
-        along_BC, sum_BC = maps.sum((2, 3)), grad.sum((2, 3))
+        along_BC, sum_BC, for_x = sums_along(grad, x)
         # Sums of the gradient times the normalised maps: they are the gammas' gradients, and what statistics pass back.
         own_BC = (along_BC - mean_BC * sum_BC) * rate_in
         own = ((along_BC - mean * sum_BC) * rate_bn).sum(0, keepdim=True)
@@ -48,9 +46,10 @@ class _Assembled(torch.autograd.Function):
         back_in = slope_in * rate_in * own_BC / pixels
         back_bn = slope_bn * rate_bn * own / (pixels * images)
         offset = back_in * mean_BC + back_bn * mean - slope_in * sum_BC / pixels - slope_bn * total / (pixels * images)
-        torch.addcmul(offset[:, :, None, None], x, -(back_in + back_bn)[:, :, None, None], out=maps)
-        maps.addcmul_(grad, scale[:, :, None, None])
-        return maps, own_BC.sum(0), own[0], total[0], None
+        numbers = (value[:, :, None, None] for value in (-(back_in + back_bn), scale, offset))
+        for part, part_grad, out, by_x, by_grad, plus in in_cache(x, grad, for_x, *numbers):
+            torch.addcmul(plus, part, by_x, out=out).addcmul_(part_grad, by_grad)
+        return for_x, own_BC.sum(0), own[0], total[0], None
 
 
 def assembled(x: Tensor, gamma_in: Tensor, gamma_bn: Tensor, beta: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,64 +8,79 @@ tensor of their size is made forward and one backward, as by BatchNorm itself; a
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from unseen.nets.norms.moments import in_cache, moments, sums_along
+
 Fold = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class _Moments(torch.autograd.Function):
-    """Mean and biased variance over H x W, and the maps; `memory` gets a tensor of their size for later.
+@dataclass
+class _Between:
+    """What the two functions below tell each other. Tensors without a graph, for graphs must not hold themselves."""
 
-    The maps pass through so that both of their gradients meet here: the one that arrives is `_MultiplyAdd`'s own new
-    tensor, nobody else's, and what the moments pass back is added into it.
+    room: Tensor | None = None  # memory of the size of the maps, for a result
+    scale: Tensor | None = None
+
+    def take(self) -> Tensor:
+        room, self.room = self.room, None
+        assert room is not None
+        return room
+
+
+class _Moments(torch.autograd.Function):
+    """Mean and biased variance over H x W, and the maps.
+
+    The maps pass through so that both of their gradients meet here: `_MultiplyAdd`, the only one who takes them, passes
+    on the gradient that it got, and one walk multiplies it by the scale and adds what the moments pass back.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, memory: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        mean = x.mean(dim=(2, 3))
-        maps = x - mean[:, :, None, None]
-        var = maps.mul_(maps).mean(dim=(2, 3))
-        memory.append(maps)
+    def forward(ctx: Any, x: Tensor, between: _Between) -> tuple[Tensor, Tensor, Tensor]:
+        mean, var, between.room = moments(x)
         ctx.save_for_backward(x, mean)
         ctx.set_materialize_grads(False)
+        ctx.between = between
         return x.view_as(x), mean, var
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
-        maps, grad_mean, grad_var = gradients
-        if grad_mean is None and grad_var is None:
-            return maps, None
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None]:
+        grad, grad_mean, grad_var = gradients
+        for_x, scale = ctx.between.take(), ctx.between.scale
+        assert grad is not None
         x, mean = ctx.saved_tensors
+        if grad_mean is None and grad_var is None:
+            return torch.mul(grad, scale[:, :, None, None], out=for_x), None
         pixels = x.shape[2] * x.shape[3]
         slope = torch.zeros_like(mean) if grad_var is None else grad_var * (2 / pixels)
         offset = -slope * mean if grad_mean is None else grad_mean / pixels - slope * mean
-        if maps is None:
-            maps = torch.zeros_like(x)
-        return maps.addcmul_(x, slope[:, :, None, None]).add_(offset[:, :, None, None]), None
+        numbers = (value[:, :, None, None] for value in (scale, slope, offset))
+        for part, part_grad, out, by_grad, by_x, plus in in_cache(x, grad, for_x, *numbers):
+            torch.mul(part_grad, by_grad, out=out).addcmul_(part, by_x).add_(plus)
+        return for_x, None
 
 
 class _MultiplyAdd(torch.autograd.Function):
-    """x * scale + shift, written into the memory that the moments have done with."""
+    """x * scale + shift. The gradient for x is not yet multiplied by the scale: `_Moments` does it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, memory: list[Tensor]) -> Tensor:
-        ctx.save_for_backward(x, scale)
-        return torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None], out=memory.pop())
+    def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, between: _Between) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.between, between.scale = between, scale.detach()
+        return torch.addcmul(shift[:, :, None, None], x, scale[:, :, None, None], out=between.take())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, scale = ctx.saved_tensors
-        (grad,) = gradients
-        maps = grad * x
-        for_scale, for_shift = maps.sum(dim=(2, 3)), grad.sum(dim=(2, 3))
-        for_x = torch.mul(grad, scale[:, :, None, None], out=maps) if ctx.needs_input_grad[0] else None
-        return for_x, for_scale, for_shift, None
+        (x,), (grad,) = ctx.saved_tensors, gradients
+        for_scale, for_shift, ctx.between.room = sums_along(grad, x)
+        return grad if ctx.needs_input_grad[0] else None, for_scale, for_shift, None
 
 
 def renormalised(x: Tensor, fold: Fold) -> Tensor:
@@ -73,9 +88,9 @@ def renormalised(x: Tensor, fold: Fold) -> Tensor:
 
     Differentiable once in the maps and in all that `fold` uses. 16-bit maps are computed in float32.
     """
-    memory: list[Tensor] = []
+    between = _Between()
     wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-    passed, mean, var = cast(tuple[Tensor, ...], _Moments.apply(wide, memory))  # type: ignore[no-untyped-call]
+    passed, mean, var = cast(tuple[Tensor, ...], _Moments.apply(wide, between))  # type: ignore[no-untyped-call]
     scale, shift = (value.expand_as(mean) for value in fold(mean, var))
-    y = cast(Tensor, _MultiplyAdd.apply(passed, scale, shift, memory))  # type: ignore[no-untyped-call]
+    y = cast(Tensor, _MultiplyAdd.apply(passed, scale, shift, between))  # type: ignore[no-untyped-call]
     return y.to(x.dtype)
