@@ -180,6 +180,7 @@ def broken_off(tmp_path: Path) -> Path:
             target="street",
             rounds=3,
             local_steps=1,
+            image_size=16,
             test_every=0,
             workers=1,
             out=tmp_path / "runs",

@@ -216,7 +216,7 @@ def _words(value: object) -> list[str]:
 
 def test_a_model_takes_images_in_every_form(runs: Path, tmp_path: Path) -> None:
     model = unseen.load(only(runs, "street"))
-    pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), dtype=np.uint8)
     files = [tmp_path / f"{place}.png" for place in range(5)]
     for file, picture in zip(files, pixels, strict=True):
         Image.fromarray(picture).save(file)
