@@ -199,7 +199,7 @@ def test_a_checkpoint_that_is_cut_off_is_passed_over(broken_off: Path) -> None:
     result = CliRunner().invoke(app, ["run", "--resume", str(broken_off), "--workers", "1"])
     assert result.exit_code == 0, result.output
     assert "going on after round 1" in result.stderr
-    unbroken = unseen.run(target="street", rounds=3, local_steps=1, test_every=0, workers=1)
+    unbroken = unseen.run(target="street", rounds=3, local_steps=1, image_size=16, test_every=0, workers=1)
     again = unseen.load_trained(broken_off).net.state_dict()
     assert all(value.equal(again[name]) for name, value in unbroken.model.net.state_dict().items())
 
