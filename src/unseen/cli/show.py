@@ -223,7 +223,7 @@ def _ledger(ledger: Ledger) -> None:
     table = []
     rows = sorted(ledger.crossings(), key=lambda row: -row.total)
     for direction in ("up", "down"):
-        for kind in ("statistics", "model", "metrics", "calibration", "refused"):
+        for kind in ("statistics", "model", "masked", "metrics", "calibration", "refused"):
             here = [row for row in rows if row.direction == direction and row.kind == kind]
             shown = LARGEST if kind == "statistics" else 1 if len(here) == 1 else 0
             for row in here[:shown]:

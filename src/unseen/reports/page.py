@@ -40,6 +40,7 @@ from unseen.runs.results import RunResult
 
 KINDS = {
     "model": "model weights",
+    "masked": "masked weights and keys",
     "statistics": "statistics",
     "metrics": "numbers for the log",
     "evaluation": "the model, to measure it",
