@@ -114,10 +114,7 @@ def test_the_table_says_what_was_searched_and_what_was_found(
     (tmp_path / "records" / "compose" / "digits.json").write_text(json.dumps(value))
     text = script.compose("digits")
     assert "| ink | mixstyle 70.0 | **mixstyle+swad 75.0** | - | 50.0 | 4 |" in text
-    assert (
-        "2 runs of 8 rounds each, seed 0, 3 minutes; 1 runs failed. **The search is not finished.**"
-        in text
-    )
+    assert "2 runs of 8 rounds each, seed 0, 3 minutes; 1 runs failed. **The search is not finished.**" in text
     assert "have not been trained" in text
     invent(tmp_path / "final", {"mixstyle+swad": 0.65}, targets=("ink", "street"))
     script.keep(tmp_path / "final", "compose/digits")
