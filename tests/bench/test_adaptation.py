@@ -236,13 +236,14 @@ def test_fedspl_lesson_by_hand() -> None:
 def test_fedspl_steps_the_student_and_its_teacher_follows_slowly() -> None:
     model = trained()
     pupil = Pupil(model.method, model.net, rate=0.01, slowness=0.75, steps=1, seed=0)
+    place = next(n for n, p in enumerate(model.net.parameters()) if p is model.net.head.weight)
     start = model.net.head.weight.detach().clone()
-    pupil.learn(X)
-    assert torch.equal(pupil.teacher.head.weight, start)  # the student had not moved yet
-    first = pupil.student.head.weight.detach().clone()
+    pupil.learn(model.net, X)
+    assert torch.equal(pupil.teacher.values[place], start)  # the student had not moved yet
+    first = pupil.student.values[place]
     assert not torch.equal(first, start)
-    pupil.learn(X)
-    torch.testing.assert_close(pupil.teacher.head.weight.detach(), 0.75 * start + 0.25 * first)
+    pupil.learn(model.net, X)
+    torch.testing.assert_close(pupil.teacher.values[place], 0.75 * start + 0.25 * first)
     assert torch.equal(model.net.head.weight, start)
     again = logits(trained(), "fedspl", X, batch=6, steps=1)
     torch.testing.assert_close(logits(trained(), "fedspl", X, batch=6, steps=1), again)  # draws are the run's seed's

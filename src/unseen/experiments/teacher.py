@@ -6,8 +6,9 @@ Liang, Zhang, Cao, Li, Zheng: TTA-FedDG: Leveraging Test-Time Adaptation to Addr
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -61,45 +62,79 @@ def trusted(views: Tensor) -> tuple[Tensor, Tensor]:
     return kept, weights
 
 
+class Worn:
+    """State that a net wears for a while. Between, the net has its trained one; no second net is made."""
+
+    def __init__(self, net: Net) -> None:
+        self.values = [tensor.detach().clone() for tensor in state_of(net)]
+
+    @contextmanager
+    def on(self, net: Net) -> Iterator[None]:
+        """Inside, the net has this state; what it is at the end is kept."""
+        trained = [tensor.detach().clone() for tensor in state_of(net)]
+        write(net, self.values)
+        try:
+            yield
+        finally:
+            self.values = [tensor.detach().clone() for tensor in state_of(net)]
+            write(net, trained)
+            net.eval()
+
+
+def state_of(net: Net) -> list[Tensor]:
+    """Parameters first."""
+    return [*net.parameters(), *net.buffers()]
+
+
+def write(net: Net, values: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(state_of(net), values, strict=True):
+            tensor.copy_(value)
+
+
 class Pupil:
     """A student and its teacher, for images that come in batches. Each batch is learnt from before it is answered."""
 
     def __init__(self, method: Method, net: Net, rate: float, slowness: float, steps: int, seed: int) -> None:
         self.method, self.slowness, self.steps = method, slowness, steps
-        self.student, self.teacher = copy.deepcopy(net), copy.deepcopy(net)
-        head = {id(parameter) for parameter in net.head.parameters()}
-        pairs = [
-            (id(before) in head, now) for before, now in zip(net.parameters(), self.student.parameters(), strict=True)
-        ]
+        self.student, self.teacher = Worn(net), Worn(net)
+        last = {id(parameter) for parameter in net.head.parameters()}
         groups = [
-            {"params": [p for last, p in pairs if not last], "lr": rate, "momentum": 0.9, "nesterov": True},
-            {"params": [p for last, p in pairs if last], "lr": HEAD * rate},
+            {
+                "params": [p for p in net.trainable() if id(p) not in last],
+                "lr": rate,
+                "momentum": 0.9,
+                "nesterov": True,
+            },
+            {"params": [p for p in net.trainable() if id(p) in last], "lr": HEAD * rate},
         ]
-        self.optimizer = torch.optim.SGD(groups, lr=rate, weight_decay=1e-4)
+        self.optimizer = torch.optim.SGD([group for group in groups if group["params"]], lr=rate, weight_decay=1e-4)
         self.rng = torch_generator(seed, purpose="inference fedspl")
         self.trust, self.contrast = 1.0, CONTRAST
 
     def __call__(self, net: Net, x: Tensor) -> Tensor:
         for _ in range(self.steps if len(x) > 1 else 0):  # norms cannot go by a batch of one
-            with torch.enable_grad():
-                self.learn(x)
-        with torch.no_grad():
-            return self.method.predict(self.student.eval(), x)
+            self.learn(net, x)
+        with self.student.on(net), torch.no_grad():
+            return self.method.predict(net.eval(), x)
 
-    def learn(self, x: Tensor) -> None:
+    def learn(self, net: Net, x: Tensor) -> None:
         """One step of the student, after one of the teacher towards it."""
-        for net in (self.student, self.teacher):
+        with self.teacher.on(net), torch.no_grad():
             by_the_batch(net)
-        with torch.no_grad():
-            views = torch.stack([self.answers(self.teacher, apply(x, recipe, self.rng))[0] for recipe in VIEWS])
-            for slow, fast in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
-                slow.lerp_(fast, 1 - self.slowness)
-        one, two = (apply(x, STRONG, self.rng) for _ in range(2))
-        logits, features = self.answers(self.student, one)
-        loss = self.lesson(views, logits, features, self.answers(self.student, two)[1])
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+            views = torch.stack([self.answers(net, apply(x, recipe, self.rng))[0] for recipe in VIEWS])
+        count = len(list(net.parameters()))  # buffers are each one's own
+        for slow, fast in zip(self.teacher.values[:count], self.student.values[:count], strict=True):
+            slow.lerp_(fast, 1 - self.slowness)
+        with self.student.on(net), torch.enable_grad():
+            by_the_batch(net)
+            one, two = (apply(x, STRONG, self.rng) for _ in range(2))
+            logits, features = self.answers(net, one)
+            loss = self.lesson(views, logits, features, self.answers(net, two)[1])
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
 
     def lesson(self, views: Tensor, logits: Tensor, features: Tensor, others: Tensor) -> Tensor:
         """What the student descends on: sure answers as labels; of the rest, the teacher's logits, and features of two
