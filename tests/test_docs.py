@@ -140,6 +140,7 @@ def test_a_method_page_says_why_first_and_has_every_part(page: Path) -> None:
     )
     cited = next(part for part in rest if re.match(r"\*\*(Paper|Papers|Book)\.\*\*", part))
     assert re.search(r"\]\(https://", cited) and "](../../src/unseen/" in text, "links to the paper and to our file"
+    assert "](../img/" in text, "a figure"
     for heading in ("The method", "Verbs", "Our numbers"):
         assert f"\n## {heading}\n" in text
     assert re.search(r"<!-- results: method \S+ digits pacs -->", text)
@@ -157,6 +158,17 @@ def test_every_method_has_a_page_a_name_and_its_numbers_there() -> None:
         assert name in TITLES, f"{name} has no name for tables"
         assert sum(f"<!-- results: method {name} digits pacs -->" in text for text in pages.values()) == 1, name
         assert f"| [`{name}`](" in listed, name
+
+
+def test_the_drawings_of_verbs_are_what_the_methods_say() -> None:
+    script = ROOT / "docs/figures/verbs.py"
+    spec = importlib.util.spec_from_file_location("verbs", script)
+    assert spec is not None and spec.loader is not None
+    verbs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(verbs)
+    files = {path.stem: path.read_text() for path in (ROOT / "docs/img/verbs").glob("*.svg")}
+    assert files == verbs.drawings(), f"run: python {script.relative_to(ROOT)}"
+    assert verbs.changed(registered()["gperxan"]()) == {"build", "share", "penalty"}
 
 
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
