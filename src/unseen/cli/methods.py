@@ -9,16 +9,18 @@ import os
 import textwrap
 import tokenize
 import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unseen.cli.screen import budget, chosen_by, in_terminal, print_json, print_table, say
+from unseen.cli.screen import budget, chosen_by, in_terminal, print_json, print_table, results, say
 from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
     from unseen.method import Method
+    from unseen.methods import Card
     from unseen.runs.settings import Protocol
 
 EXAMPLE = "Example: unseen methods   ·   unseen methods fedprox   ·   unseen methods fedbn+fedprox"
@@ -41,6 +43,9 @@ def methods(
         if as_json:
             print_json([asdict(card) for group in groups.values() for card in group])
             return
+        if in_terminal():
+            _print_by_idea(groups)
+            return
         columns = ["method", "year", "idea", "what it is", "sends beyond weights", "owns"]
         rows = [
             [
@@ -54,12 +59,7 @@ def methods(
             for family, group in groups.items()
             for card in group
         ]
-        print_table(columns, rows, folded=columns[2:])
-        if in_terminal():
-            say(
-                "`unseen methods NAME` explains one; fedbn+fedprox runs two as one,",
-                "unless both own one verb.",
-            )
+        print_table(columns, rows)
         return
     check_names(name)
     from unseen.method import parts_of
@@ -69,7 +69,47 @@ def methods(
     if as_json:
         print_json([_as_json(kind) for kind in kinds])
     else:
-        say(*map(explain, kinds))
+        say(*(explain(kind, results().width if in_terminal() else None) for kind in kinds))
+
+
+def _print_by_idea(groups: Mapping[str, Sequence[Card]]) -> None:
+    """A table for each idea: the name of the idea need not stand in every row."""
+    from unseen.methods import FAMILIES
+
+    columns = ["method", "year", "what it is", "sends beyond weights"]
+    for family, group in groups.items():
+        rows = [
+            [card.name, str(card.year or ""), card.headline.partition(": ")[2] or card.headline, card.sends or "-"]
+            for card in group
+        ]
+        print_table(columns, rows, title=FAMILIES[family], folded=columns[2:])
+    say(
+        "`unseen methods NAME` explains one. Methods compose, as fedbn+fedprox,",
+        "unless both own one verb.",
+    )
+
+
+SOURCE_LINE = 85  # letters: a longer line of a docstring was broken to fit the file, not to end there
+
+
+def fitted(text: str, width: int) -> str:
+    """Lines broken anew for a terminal. Formulas and fields, which are indented, keep lines of their own."""
+    whole: list[str] = []
+    before = ""
+    for line in text.split("\n"):
+        goes_on = len(before) > SOURCE_LINE and not before.startswith(" ") and line and not line.startswith(" ")
+        if goes_on:
+            whole[-1] += f" {line}"
+        else:
+            whole.append(line)
+        before = line
+    found = []
+    for line in whole:
+        inner = line[: len(line) - len(line.lstrip())]
+        found += textwrap.wrap(
+            line, width, subsequent_indent=f"{inner}  " if inner else "", break_on_hyphens=False
+        ) or [""]
+    return "\n".join(found)
 
 
 def _as_json(kind: type[Method]) -> dict[str, Any]:
@@ -102,21 +142,25 @@ def _about(kind: type[Method]) -> str:
     return inspect.cleandoc(module.__doc__ or "") if module else ""
 
 
-def explain(kind: type[Method]) -> str:
+def explain(kind: type[Method], width: int | None = None) -> str:
+    """All that the files say of a method; for a terminal, in lines of its width."""
     from unseen.core.options import spelled
+
+    def fit(text: str) -> str:
+        return text if width is None else fitted(text, width)
 
     module = inspect.getmodule(kind)
     own, filed = _about(kind), inspect.cleandoc(module.__doc__ or "") if module else ""
-    lines = [kind.name, "", own, *(["", filed] if filed and filed != own else []), ""]
+    lines = [kind.name, "", fit(own), *(["", fit(filed)] if filed and filed != own else []), ""]
     meanings, hints = field_comments(kind), typing.get_type_hints(kind)
     plain = kind()
     lines.append("Fields, for --set:" if fields(kind) else "It has no fields.")
     for f in fields(kind):
         meaning = meanings.get(f.name, "")
-        lines.append(
-            f"  {f.name} = {getattr(plain, f.name)} ({spelled(hints[f.name])}){': ' + meaning if meaning else ''}"
-        )
-    lines += ["", f"Sends beyond the model's weights: {kind.traits.sends or 'nothing'}.", *_composition(plain), ""]
+        said = f"  {f.name} = {getattr(plain, f.name)} ({spelled(hints[f.name])}){': ' + meaning if meaning else ''}"
+        lines.append(fit(said))
+    closing = [f"Sends beyond the model's weights: {kind.traits.sends or 'nothing'}.", *_composition(plain)]
+    lines += ["", *map(fit, closing), ""]
     return "\n".join(lines)
 
 
