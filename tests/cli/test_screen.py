@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,8 +90,10 @@ def test_show_says_what_is_the_same_once_and_puts_directories_below(folder: Path
     assert re.search(rf"^1 +{re.escape(str(one.path))}$", text, re.MULTILINE)
 
 
-def test_one_run_fits_but_for_sentences(folder: Path) -> None:
+def test_one_run_fits_but_for_commands(folder: Path) -> None:
     text = MARKUP.sub("", said("show", find_runs(folder)[0].path, env=SCREEN))
+    assert [line for line in too_wide(text) if not line.startswith("next: ")] == []
+    assert "best mean validation accuracy of the" in " ".join(text.split()), "broken between words"
     rows = [line for line in text.splitlines() if re.match(r"(curve|loss|validation|unseen  |way|up|down) ", line)]
     assert len(rows) >= 5 and not too_wide("\n".join(rows))
 
@@ -146,6 +151,16 @@ def test_no_color_means_no_bold_either(folder: Path, capsys: pytest.CaptureFixtu
         patch.setenv("NO_COLOR", "1")
         bench_command._print_tables(planned, folder, None)
     assert "\x1b[" not in capsys.readouterr().out
+
+
+def test_help_has_no_markup_under_no_color() -> None:
+    words = [sys.executable, "-m", "unseen", "--help"]
+    coloured = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"} | {"NO_COLOR": ""}
+    plain = coloured | {"NO_COLOR": "1"}
+    first, second = (
+        subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout for env in (coloured, plain)
+    )
+    assert "\x1b[1m" in first and "\x1b[" not in second and "Train on all domains but one" in second
 
 
 def test_a_table_never_loses_a_cell(on_screen: None, capsys: pytest.CaptureFixture[str]) -> None:
