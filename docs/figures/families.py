@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
 
@@ -19,10 +20,10 @@ import matplotlib.pyplot as plt
 from unseen.methods import FAMILIES, Card, by_family
 
 OUT = Path(__file__).parent.parent / "img" / "families.png"
-FIRST = 2016  # what is older stands in its column, with its year
+FIRST = 2016  # what is older stands in its column
 INK, GREY = "#1f2933", "#8894a0"
 COLOURS = ("#2563a8", "#c2410c", "#2e7d4f", "#7a3e9d", "#b08900", "#0f766e", "#be185d", "#4b5563")
-LINE = 0.30  # of a year's column, per method
+LINE = 0.27  # of a year's column, per method
 
 
 def columns(cards: list[Card]) -> dict[int, list[Card]]:
@@ -36,21 +37,21 @@ def columns(cards: list[Card]) -> dict[int, list[Card]]:
 def main() -> None:
     groups = {family: columns(cards) for family, cards in by_family().items() if family}
     years = range(FIRST, max(year for group in groups.values() for year in group) + 1)
-    heights = {family: max(map(len, group.values())) * LINE + 0.22 for family, group in groups.items()}
+    heights = {family: max(2, *map(len, group.values())) * LINE + 0.22 for family, group in groups.items()}
     total = sum(heights.values())
-    figure, axes = plt.subplots(figsize=(13.5, total * 1.02 + 0.7))
+    figure, axes = plt.subplots(figsize=(10.6, total * 1.02 + 0.7))
     top = 0.0
     for number, (family, group) in enumerate(groups.items()):
         colour, height = COLOURS[number % len(COLOURS)], heights[family]
         axes.axhspan(-top - height, -top, color=colour, alpha=0.07 if number % 2 else 0.12, lw=0)
-        axes.text(FIRST - 3.12, -top - height / 2, FAMILIES[family], va="center", color=colour, weight="bold", size=10)
+        words = fill(FAMILIES[family], 22)
+        axes.text(FIRST - 3.12, -top - height / 2, words, va="center", color=colour, weight="bold", size=10)
         for year, cards in group.items():
             for place, card in enumerate(cards):
                 y = -top - 0.11 - LINE * (place + 0.5)
                 face = "white" if card.sends else colour
                 axes.plot(year, y, "o", ms=6, mfc=face, mec=colour, mew=1.4)
-                name = card.name if card.year >= FIRST else f"{card.name} ({card.year})"
-                axes.text(year + 0.11, y, name, va="center", color=INK, size=9)
+                axes.text(year + 0.11, y, card.name, va="center", color=INK, size=9)
         top += height
     axes.set_xlim(FIRST - 3.2, max(years) + 1.0)
     axes.set_ylim(-top, 0)
@@ -63,7 +64,7 @@ def main() -> None:
     for side in axes.spines.values():
         side.set_visible(False)
     figure.tight_layout()
-    figure.savefig(OUT, dpi=110)
+    figure.savefig(OUT, dpi=140)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,10 +57,27 @@ def too_wide(text: str) -> list[str]:
     return [line for line in MARKUP.sub("", text).splitlines() if len(line.rstrip()) > 80]
 
 
-@pytest.mark.parametrize("words", [["methods"], ["protocols"], ["protocols", "pacs-quick"], ["data", "list"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["methods"],
+        ["methods", "qfedavg"],
+        ["methods", "fedfd-a"],
+        ["protocols"],
+        ["protocols", "pacs-quick"],
+        ["data", "list"],
+    ],
+)
 def test_lists_fit_80_columns(words: list[str]) -> None:
     text = said(*words, env=SCREEN)
     assert not too_wide(text) and len(text.splitlines()) > 5
+
+
+def test_a_docstring_is_broken_anew_and_formulas_keep_their_lines() -> None:
+    text = MARKUP.sub("", said("methods", "qfedavg", env=SCREEN))
+    assert "w_k the client's after its training" in text, "no break where the source has one"
+    assert "\n    w <- w - sum_k p_k F_k^q d_k" in text and "\nWith q = 0 this is FedAvg.\n" in text
+    assert "\n" not in said("methods", "qfedavg").split("Does not compose with")[1].strip(), "whole in a pipe"
 
 
 def test_show_says_what_is_the_same_once_and_puts_directories_below(folder: Path) -> None:
@@ -67,11 +87,13 @@ def test_show_says_what_is_the_same_once_and_puts_directories_below(folder: Path
     assert "data digits; protocol digits" in " ".join(text.split())
     assert not re.search(r"^#.*protocol", text, re.MULTILINE)  # no column for it
     (one, *_) = find_runs(folder)
-    assert f"1  {one.path}" in text
+    assert re.search(rf"^1 +{re.escape(str(one.path))}$", text, re.MULTILINE)
 
 
-def test_one_run_fits_but_for_sentences(folder: Path) -> None:
+def test_one_run_fits_but_for_commands(folder: Path) -> None:
     text = MARKUP.sub("", said("show", find_runs(folder)[0].path, env=SCREEN))
+    assert [line for line in too_wide(text) if not line.startswith("next: ")] == []
+    assert "best mean validation accuracy of the" in " ".join(text.split()), "broken between words"
     rows = [line for line in text.splitlines() if re.match(r"(curve|loss|validation|unseen  |way|up|down) ", line)]
     assert len(rows) >= 5 and not too_wide("\n".join(rows))
 
@@ -129,6 +151,16 @@ def test_no_color_means_no_bold_either(folder: Path, capsys: pytest.CaptureFixtu
         patch.setenv("NO_COLOR", "1")
         bench_command._print_tables(planned, folder, None)
     assert "\x1b[" not in capsys.readouterr().out
+
+
+def test_help_has_no_markup_under_no_color() -> None:
+    words = [sys.executable, "-m", "unseen", "--help"]
+    coloured = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"} | {"NO_COLOR": ""}
+    plain = coloured | {"NO_COLOR": "1"}
+    first, second = (
+        subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout for env in (coloured, plain)
+    )
+    assert "\x1b[1m" in first and "\x1b[" not in second and "Train on all domains but one" in second
 
 
 def test_a_table_never_loses_a_cell(on_screen: None, capsys: pytest.CaptureFixture[str]) -> None:

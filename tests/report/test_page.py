@@ -140,6 +140,34 @@ def test_of_many_methods_the_best_and_the_baseline_have_a_colour(tmp_path: Path)
     assert '">FedBN</text>' not in html and "<title>FedBN: " in html  # a grey dot keeps its name inside
 
 
+def test_accuracy_against_privacy_where_noise_was_added(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.7})
+    for noise, epsilon in ((0.3, 244.0), (3.0, 9.0)):
+        for run in invent(tmp_path, {"fedavg+dp": 0.6}, fields={"noise": noise}):
+            result = run.result()
+            assert result is not None
+            write_json(run.path / "result.json", replace(result, epsilon=epsilon).to_json())
+    html = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
+    charts = [json.loads(unescape(found)) for found in re.findall(r'data-chart="([^"]+)"', html)]
+    (chart,) = [chart for chart in charts if chart["x_name"].startswith("epsilon")]
+    assert chart["log"] and chart["x"] == [9.0, 244.0]
+    names = {one["title"]: one["y"] for one in chart["series"]}
+    assert names["FedAvg+local DP (noise=3)"] == [60.6, None], "a dot at its own epsilon"
+    assert names["FedAvg"] == [70.6, 70.6], "without noise: a line across"
+    assert '<button type="button">Epsilon</button>' in html and '<td data-v="9">9</td>' in html
+    plain = tmp_path / "plain"
+    invent(plain, {"fedavg": 0.7, "moon": 0.6})
+    assert "psilon" not in write_page(collect(plain), tmp_path / "plain.html").read_text().split("<script>")[0]
+
+
+def test_a_shade_is_a_number_of_points_and_commands_have_lines_of_their_own(page: Path) -> None:
+    html = page.read_text()
+    heat = html[html.index('id="g0-heat"') : html.index('id="g0-curves"')]
+    assert "the darkest is 10.0 points above" in heat
+    assert re.findall(r"--part:(\d+)%", heat) == ["70", "70", "35", "35", "0", "0"]
+    assert re.search(r"<pre>unseen bench --data &lt;digits&gt;\nunseen report [^<\n]+</pre>", html)
+
+
 def test_a_method_without_all_targets_has_no_curve_and_is_named(tmp_path: Path) -> None:
     invent(tmp_path, {"fedavg": 0.5})
     invent(tmp_path, {"fedbn": 0.6}, targets=("ink",))
@@ -175,7 +203,7 @@ def test_classes_and_confusions_are_shown(tmp_path: Path) -> None:
     html = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
     part = html[html.index('id="g0-classes"') : html.index('id="g0-cost"')]
     assert re.findall(r'--part:\d+%">(\d+)</td>', part)[:2] == ["75", "100"]  # 3 of 4 and 2 of 2
-    assert "MOON: what is taken for what" in part and ">9</td>" in part  # three seeds together
+    assert "MOON: confusion matrix" in part and ">9</td>" in part  # three seeds together
     assert 'id="g0-measures"' in html
 
 
@@ -214,14 +242,24 @@ addEventListener("load", function () {
   var pointed = read.textContent, chart = document.querySelector("figure.chart").chart;
   var box = document.querySelector(".pick input[value=stablefdg]");
   box.click();
-  var off = document.querySelectorAll("svg [data-m=stablefdg].off").length;
+  var costs = document.querySelector("[id$=-cost] figure.chart").chart, all = costs.scales.x.max;
+  var off = costs.series.filter(function (s) { return !s.show; }).length;
   var shown = chart.series.filter(function (s) { return s.show; }).length;
+  costs.setScale("x", { min: 0.3, max: 0.4 });
+  var zoomed, out = new KeyboardEvent("keydown", { key: "Escape", bubbles: true });
+  setTimeout(function () {  // a chart answers a moment later
+    zoomed = costs.scales.x.min;
+    document.querySelector("[id$=-cost] .plot").dispatchEvent(out);
+  }, 100);
+  setTimeout(function () {
   box.click();
   var flips = document.querySelectorAll(".flips .tile:not([hidden])").length;
   var head = document.querySelector(".flips h5").textContent;
-  said.push([charts, document.activeElement === plot, pointed, off > 0, shown, flips, head].join(";"));
+  said.push([charts, document.activeElement === plot, pointed, off, shown, flips, head].join(";"));
+  said.push([zoomed, costs.scales.x.min, costs.scales.x.max === all, all > 0.38].join(";"));
   said.push(document.title.indexOf("ERROR") < 0);
   document.body.innerHTML = "<pre id=said>" + said.join("|") + "</pre>";
+  }, 200);
   }, 300);
 });
 </script>
@@ -257,12 +295,14 @@ def test_in_a_browser_it_loads_sorts_and_changes_its_theme(page: Path, tmp_path:
     )
     found = re.search(r"<pre id=\"said\">(.*?)</pre>", done.stdout)
     assert found is not None, done.stderr[-2000:]
-    first, down, up, by_name, themed, fits, drawn, calm = found[1].split("|")
+    first, down, up, by_name, themed, fits, drawn, zoom, calm = found[1].split("|")
     assert first == "FedFD-A,StableFDG,FedAvg", "best first"
     assert down == "FedFD-A,StableFDG,FedAvg" and up == "FedAvg,StableFDG,FedFD-A"
     assert by_name == "FedAvg,FedFD-A,StableFDG"
     charts, focused, pointed, off, shown, flips, head = drawn.split(";")
-    assert (charts, focused, off) == ("3", "true", "true")
+    assert (charts, focused, off) == ("6", "true", "1"), "three of rounds, three of costs"
+    # A cost chart begins at 0 and is zoomed; Escape zooms out again.
+    assert zoom == "0.3;0;true;true"
     assert pointed.startswith("round 1 FedFD-A 15.15 "), "the first round of the best method, by the keyboard"
     assert shown == "7", "the axis, and line and band of two of three methods"
     # FedAvg is made to be wrong on all of 16 images, FedFD-A on every other one.

@@ -120,5 +120,10 @@ def common(
 
 
 def main() -> None:
+    if os.environ.get("NO_COLOR"):
+        # Typer draws the pages of --help, and keeps their bold; without a colour system there is no markup at all.
+        import typer.rich_utils
+
+        typer.rich_utils.COLOR_SYSTEM = None
     ask_for_kernels()  # before numpy and torch are imported; a run that needs others takes this back
     app()

@@ -147,7 +147,7 @@ def bench(
 
 def _print_tables(planned: BenchPlan, folder: Path, baseline: str | None) -> None:
     from unseen.experiments.collect import collect, condition_of
-    from unseen.reports.tables import accuracy_grid, is_measured, measures_grid, statistics_grid, write_tables
+    from unseen.reports.tables import accuracy_grid, is_measured, measures_grid, statistics_grid, telling, write_tables
 
     collection = collect(folder)
     condition = condition_of(planned.runs[0].settings)
@@ -157,7 +157,7 @@ def _print_tables(planned: BenchPlan, folder: Path, baseline: str | None) -> Non
             if is_measured(group):
                 print_grid(measures_grid(group))
             if len(group.rows) > 1:
-                print_grid(statistics_grid(group, baseline))
+                print_grid(telling(statistics_grid(group, baseline)))
     write_tables(collection, folder / "tables", baseline)
     if in_terminal():
         say(f"tables: {folder / 'tables'}", f"next: unseen report {folder}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unseen.cli.screen import budget, chosen_by, in_terminal, print_json, print_table, say
+from unseen.cli.screen import budget, chosen_by, in_terminal, print_json, print_table, results, say
 from unseen.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,12 +62,36 @@ def methods(
     if as_json:
         print_json([_as_json(kind) for kind in kinds])
     else:
-        say(*map(explain, kinds))
+        say(*(explain(kind, results().width if in_terminal() else None) for kind in kinds))
+
+
+SOURCE_LINE = 85  # letters: a longer line of a docstring was broken to fit the file, not to end there
+
+
+def fitted(text: str, width: int) -> str:
+    """Lines broken anew for a terminal. Formulas and fields, which are indented, keep lines of their own."""
+    whole: list[str] = []
+    before = ""
+    for line in text.split("\n"):
+        goes_on = len(before) > SOURCE_LINE and not before.startswith(" ") and line and not line.startswith(" ")
+        if goes_on:
+            whole[-1] += f" {line}"
+        else:
+            whole.append(line)
+        before = line
+    found = []
+    for line in whole:
+        inner = line[: len(line) - len(line.lstrip())]
+        found += textwrap.wrap(
+            line, width, subsequent_indent=f"{inner}  " if inner else "", break_on_hyphens=False
+        ) or [""]
+    return "\n".join(found)
 
 
 def _listed(card: Card) -> list[str]:
     sends = card.sends.partition(":")[0] or "nothing"  # what comes after a colon says how much, or of what
-    return [card.name, str(card.year or ""), card.headline, sends, f"{card.passes:.3g}", ", ".join(card.owns)]
+    idea = card.headline.partition(": ")[2] or card.headline  # its name stands in the first column
+    return [card.name, str(card.year or ""), idea, sends, f"{card.passes:.3g}", ", ".join(card.owns)]
 
 
 def _as_json(kind: type[Method]) -> dict[str, Any]:
@@ -101,22 +125,29 @@ def _about(kind: type[Method]) -> str:
     return inspect.cleandoc(module.__doc__ or "") if module else ""
 
 
-def explain(kind: type[Method]) -> str:
+def explain(kind: type[Method], width: int | None = None) -> str:
+    """All that the files say of a method; for a terminal, in lines of its width."""
     from unseen.core.options import spelled
+
+    def fit(text: str) -> str:
+        return text if width is None else fitted(text, width)
 
     module = inspect.getmodule(kind)
     own, filed = _about(kind), inspect.cleandoc(module.__doc__ or "") if module else ""
-    lines = [kind.name, "", own, *(["", filed] if filed and filed != own else []), ""]
+    lines = [kind.name, "", fit(own), *(["", fit(filed)] if filed and filed != own else []), ""]
     meanings, hints = field_comments(kind), typing.get_type_hints(kind)
     plain = kind()
     lines.append("Fields, for --set:" if fields(kind) else "It has no fields.")
     for f in fields(kind):
         meaning = meanings.get(f.name, "")
-        lines.append(
-            f"  {f.name} = {getattr(plain, f.name)} ({spelled(hints[f.name])}){': ' + meaning if meaning else ''}"
-        )
-    lines += ["", f"Sends beyond the model's weights: {kind.traits.sends or 'nothing'}."]
-    lines += [f"A step costs {kind.passes:.3g} of FedAvg's, by its passes.", *_composition(plain), ""]
+        said = f"  {f.name} = {getattr(plain, f.name)} ({spelled(hints[f.name])}){': ' + meaning if meaning else ''}"
+        lines.append(fit(said))
+    closing = [
+        f"Sends beyond the model's weights: {kind.traits.sends or 'nothing'}.",
+        f"A step costs {kind.passes:.3g} of FedAvg's, by its passes.",
+        *_composition(plain),
+    ]
+    lines += ["", *map(fit, closing), ""]
     return "\n".join(lines)
 
 

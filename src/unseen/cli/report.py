@@ -32,7 +32,7 @@ def report(
     """Write one self-contained page about all runs of a folder, and its tables as Markdown, CSV and LaTeX."""
     from unseen.api import report as written
     from unseen.experiments.collect import collect
-    from unseen.reports.tables import grids, write_tables
+    from unseen.reports.tables import grids, telling, write_tables
 
     if tables:
         if len(folders) > 1:
@@ -42,7 +42,7 @@ def report(
         write_tables(collection, folder / "tables", baseline)
         for group in collection.groups:
             for grid in grids(group, baseline):
-                print_grid(grid)
+                print_grid(telling(grid))
         say(f"tables: {folder / 'tables'}")
         return
     page = written(

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -51,9 +52,12 @@ def in_terminal() -> bool:
 
 
 def say(*lines: str) -> None:
-    """Sentences on stdout. The terminal breaks them where it likes, so that paths can be copied."""
-    for line in lines:
-        results().print(line, markup=False, highlight=False, soft_wrap=True)
+    """Sentences on stdout. In a terminal they break between words; paths and commands stay whole, to be copied."""
+    console = results()
+    for line in "\n".join(lines).split("\n"):
+        whole = not console.is_terminal or line.startswith("next: ") or " --" in line or len(line) <= console.width
+        broken = line if whole else fill(line, console.width, break_long_words=False, break_on_hyphens=False)
+        console.print(broken, markup=False, highlight=False, soft_wrap=True)
 
 
 UNREADABLE = 3  # exit code: all was done, but for files that could not be read

@@ -102,7 +102,7 @@ def _summary(folder: Path, runs: Sequence[RunDirectory]) -> None:
         right=("accuracy", "in-domain", "sent up"), folded=("method",),
     )  # fmt: skip
     for number, run in enumerate(runs, 1):
-        say(f"{number}  {run.path}")
+        say(f"{number:<{len(str(len(runs)))}}  {run.path}")
 
 
 def _one(run: RunDirectory) -> None:

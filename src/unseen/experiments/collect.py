@@ -53,8 +53,9 @@ class Row:
         return {cell: 100 * value for cell, value in found.items() if value is not None}
 
     def numbers(self, what: str) -> Summary:
-        """Any number of the results, over all runs."""
-        return summarise(float(getattr(result, what)) for result in self.results.values())
+        """Any number of the results, over all runs that have it."""
+        found = (getattr(result, what) for result in self.results.values())
+        return summarise(float(value) for value in found if value is not None)
 
     def by_rule(self) -> dict[str, dict[Cell, float]]:
         """Accuracies in percent by inference rule, the method's own first, where another one was tried."""

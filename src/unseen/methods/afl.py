@@ -2,7 +2,7 @@
 
 Mohri, Sivek, Suresh: Agnostic Federated Learning. ICML 2019.
 
-The box: min over w, max over weights lambda on the simplex, of sum_k lambda_k L_k(w). Each round the model is the mean
+The method: min over w, max over weights lambda on the simplex, of sum_k lambda_k L_k(w). Each round the model is the mean
 of the clients' models with weights lambda; then lambda <- projection on the simplex of lambda + rate * L, with L_k the
 loss of the model that client k received, on its training images.
 """

@@ -3,7 +3,7 @@
 Sun, Saenko: Deep CORAL: Correlation Alignment for Deep Domain Adaptation. ECCV workshops 2016. Li, Pan, Wang, Kot: Domain
 Generalization with Adversarial Feature Learning (MMD-AAE). CVPR 2018.
 
-The box: for each pair of domains in a batch a distance of their features is added to the loss; the mean over pairs counts.
+The method: for each pair of domains in a batch a distance of their features is added to the loss; the mean over pairs counts.
 CORAL: ||C - C'||_F^2 / (4 d^2), with the covariances C of d features. MMD: the squared distance of the means under
 Gaussian kernels of several widths. That needs several domains in one place: clients with several of them, or a
 centralized run. A client that holds one domain trains as in FedAvg.

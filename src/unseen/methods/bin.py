@@ -2,7 +2,7 @@
 
 Nam, Kim: Batch-Instance Normalization for Adaptively Style-Invariant Neural Networks. NeurIPS 2018.
 
-The box: each BatchNorm becomes gamma * (rho * BN(x) + (1 - rho) * IN(x)) + beta, one rho per channel. rho starts at 1,
+The method: each BatchNorm becomes gamma * (rho * BN(x) + (1 - rho) * IN(x)) + beta, one rho per channel. rho starts at 1,
 is trained like any weight and put back into [0, 1] after every step. In the federation rho is shared like any weight.
 """
 

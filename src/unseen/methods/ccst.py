@@ -3,7 +3,7 @@
 Chen, Jiang, Dou, Chen: Federated Domain Generalization for Image Recognition via Cross-Client Style Transfer. WACV
 2023.
 
-The box: every client sends its style to a bank: channel means and standard deviations of VGG maps, over all its images
+The method: every client sends its style to a bank: channel means and standard deviations of VGG maps, over all its images
 (overall) or of single images (single). Every image is trained on as it is and in K copies, whose VGG maps take a style
 of the bank (AdaIN) and are decoded to images, before they are augmented. The rest is FedAvg. Our weight-free variant:
 the maps are those of the client's own first stage, which take the style there, inside the net; the bank is renewed each

@@ -3,7 +3,7 @@
 McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models. ICLR 2018 (DP-FedAvg, with a
 fixed set of clients, each with the same weight).
 
-The box: the server shortens each client's change of the model to the norm C where it is longer, takes the plain mean over
+The method: the server shortens each client's change of the model to the norm C where it is longer, takes the plain mean over
 the n clients, and adds N(0, (2 C z / n)^2) to every number: one site's images as a whole move the mean by 2 C / n at most.
 The rest is FedAvg. The coordinator sees the updates as they are and must be trusted.
 """

@@ -2,7 +2,7 @@
 
 Wu, Gong: Collaborative Optimization and Aggregation for Decentralized Domain Generalization and Adaptation. ICCV 2021.
 
-The box: the extractor has hybrid batch-instance normalisation; each client has a head of its own. A client minimises
+The method: the extractor has hybrid batch-instance normalisation; each client has a head of its own. A client minimises
 the cross-entropy of its head plus that of the other clients' heads, which are frozen, on the same features. The server
 averages the extractors and puts the heads side by side; they go down to all clients. A prediction is the mean of all
 heads' probabilities.

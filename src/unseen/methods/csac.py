@@ -3,7 +3,7 @@
 Yuan, Ma, Chen, Wu, Lin, Kuang: Collaborative Semantic Aggregation and Calibration for Federated Domain Generalization.
 TKDE 2023.
 
-The box: first every client trains alone; what comes of it is its own model, frozen from then on. In each round the
+The method: first every client trains alone; what comes of it is its own model, frozen from then on. In each round the
 server fuses the replies, for each tensor with weights proportional to their distances from the plain mean. A client
 trains the fused model on cross-entropy plus `calibration` times (the attention-weighted MK-MMD between its last stages
 and its frozen model's, each with each, + the MK-MMD between their logits).

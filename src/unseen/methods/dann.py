@@ -3,7 +3,7 @@
 Ganin, Ustinova, Ajakan, Germain, Larochelle, Laviolette, Marchand, Lempitsky: Domain-Adversarial Training of Neural
 Networks. JMLR 2016.
 
-The box: a discriminator reads the features and learns by cross-entropy which domain an image is from; the gradient that
+The method: a discriminator reads the features and learns by cross-entropy which domain an image is from; the gradient that
 it sends back into the features is reversed and multiplied by lambda, which grows from 0 to `weight` during training.
 That needs several domains in one place: clients with several of them, or a centralized run. A client that holds one
 domain trains as in FedAvg and leaves the discriminator, shared like all weights, as it is.

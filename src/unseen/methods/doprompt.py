@@ -3,7 +3,7 @@
 Zheng, Yue, Wang, You: Prompt Vision Transformer for Domain Generalization. 2022. In a federation: Yang, Choi, Park,
 Choi, Chang, Yun: Feature Diversification and Adaptation for Federated Domain Generalization. ECCV 2024, Section 5.
 
-The box: a few learned tokens join an image's tokens in front of the first block and train with the network. Each
+The method: a few learned tokens join an image's tokens in front of the first block and train with the network. Each
 client keeps its own prompt, as SiloBN's clients keep their statistics; the server averages them for the model that is
 evaluated. With `diversify`, a second pass uses u * own + (1 - u) * global prompt, u ~ U(0, 1) per channel, and FedFD's
 loss joins the two: (1 - lambda1) CE + lambda1 CE of the second + lambda2 * squared distance of their features.

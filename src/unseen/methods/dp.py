@@ -3,7 +3,7 @@
 Clipping and Gaussian noise for a client's update: McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent
 Language Models, ICLR 2018; here the client itself adds the noise. The account is in `core/accountant.py`.
 
-The box: after its last step a client takes its change of all that it sends, shortens it to the norm C where it is longer,
+The method: after its last step a client takes its change of all that it sends, shortens it to the norm C where it is longer,
 and adds N(0, (2 C z)^2) to every number. Two changes are at most 2 C apart, whatever the client's images are, so that a
 round is private for the site's images as a whole, and rounds add up. The rest is FedAvg.
 """

@@ -2,7 +2,7 @@
 
 Seo, Suh, Kim, Kim, Han, Han: Learning to Optimize Domain Specific Normalization for Domain Generalization. ECCV 2020.
 
-The box: each BatchNorm normalises by a learned mix of instance and batch statistics. Mix, affine map and running
+The method: each BatchNorm normalises by a learned mix of instance and batch statistics. Mix, affine map and running
 statistics form a branch, one per source domain; convolutions and the head are common. At test an image runs through
 every branch and the predictions are averaged. In the federation a client is a domain: it keeps its branch, trains it
 with the common weights, and sends it to the server beside them; the server averages the common weights and puts the

@@ -2,7 +2,7 @@
 
 Li, Dai, Ge, Liu, Shan, Duan: Uncertainty Modeling for Out-of-Distribution Generalization. ICLR 2022.
 
-The box: after each stage, with probability p per batch, an image's channel means and standard deviations are replaced
+The method: after each stage, with probability p per batch, an image's channel means and standard deviations are replaced
 by draws from N(own mean, spread of the means) and N(own std, spread of the stds), the spreads taken over the batch per
 channel. Nothing happens at test. In a federation each client knows the spread of its own batches only; the rest is
 FedAvg.

@@ -3,7 +3,7 @@
 Liu, Chen, Qin, Dou, Heng: FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in
 Continuous Frequency Space. CVPR 2021.
 
-The box: once, every client sends the low-frequency amplitudes of some of its images; the server hands them to the
+The method: once, every client sends the low-frequency amplitudes of some of its images; the server hands them to the
 others. In a step, each image also appears with its low amplitudes mixed with those of another client, by a share from
 U(0, 1), phases kept. Inner: w' = w - rate * gradient of the loss on the images. Outer: the loss at w' on the mixed
 images. The step is along the sum of both gradients.

@@ -2,7 +2,7 @@
 
 Vapnik: Statistical Learning Theory. Wiley 1998.
 
-The box: minimise the mean cross-entropy over all training images. `--centralized` puts the images of all source domains
+The method: minimise the mean cross-entropy over all training images. `--centralized` puts the images of all source domains
 on one client, so that a round is a share of ordinary training and the server averages nothing. In a federation it is
 FedAvg.
 """

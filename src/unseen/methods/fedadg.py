@@ -2,7 +2,7 @@
 
 Zhang, Lei, Shi, Huang, Chen: Federated Learning with Domain Generalization. arXiv:2111.10487, 2021.
 
-The box: beside the feature extractor F and the classifier C (two layers) there is a generator G (noise and one-hot label
+The method: beside the feature extractor F and the classifier C (two layers) there is a generator G (noise and one-hot label
 to a feature), shared like F and C, and a discriminator D behind a random projection, which every client has for itself
 and keeps. A client first trains F and C by label-smoothed cross-entropy (E0 epochs). Then (E1 epochs), for each batch: F
 and C on lambda_0 * (1 - D(F(x)|y))^2 + lambda_1 * cross-entropy; D to tell F(x) from G(z, y); G on D's opinion of

@@ -3,7 +3,7 @@
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized Data.
 AISTATS 2017.
 
-The box: the server sends its model to the chosen clients; each trains it on its own images by cross-entropy; the server
+The method: the server sends its model to the chosen clients; each trains it on its own images by cross-entropy; the server
 averages what comes back with weights n_k / n.
 """
 

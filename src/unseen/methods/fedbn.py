@@ -2,7 +2,7 @@
 
 Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization. ICLR 2021.
 
-The box: like FedAvg, but a client never loads BatchNorm's weight, bias or running statistics. The unseen domain has no client
+The method: like FedAvg, but a client never loads BatchNorm's weight, bias or running statistics. The unseen domain has no client
 of its own, so the server averages them for the model that is evaluated.
 """
 

@@ -2,7 +2,7 @@
 
 Wang, Tang: FedCCRL: Federated Domain Generalization with Cross-Client Representation Learning. 2024.
 
-The box: before a round every client tells the channel means and standard deviations of the pixels of a part of its
+The method: before a round every client tells the channel means and standard deviations of the pixels of a part of its
 images. Each image of a batch gets two views: its colours are mixed with those of a drawn image of another client (as in
 MixStyle, by Beta(0.1, 0.1)), then AugMix. The loss is the sum of the cross-entropies of image and views
     + alignment * mean over views of the supervised contrast between image and view

@@ -3,7 +3,7 @@
 Lu, Hu, Wang, Xie: FedCLIP: Fast Generalization and Personalization for CLIP in Federated Learning. IEEE Data Engineering
 Bulletin, 2023.
 
-The box: z is the tower's embedding of an image. The adapter is a(z) = softmax(W2 tanh(W1 z)); its features are a(z) * z,
+The method: z is the tower's embedding of an image. The adapter is a(z) = softmax(W2 tanh(W1 z)); its features are a(z) * z,
 feature by feature. An answer is the cosine of these with the text embedding of each class, times a scale. The adapter is
 averaged over clients. Without a file of text embeddings (`text`) the head is trained and sent too: ours.
 """

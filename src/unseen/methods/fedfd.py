@@ -3,10 +3,10 @@
 Yang, Choi, Park, Choi, Chang, Yun: Feature Diversification and Adaptation for Federated Domain Generalization.
 ECCV 2024.
 
-The box: clients keep their BatchNorm statistics (SiloBN) and have the averaged ones, mu_G and sigma_G, from the model
+The method: clients keep their BatchNorm statistics (SiloBN) and have the averaged ones, mu_G and sigma_G, from the model
 they received. Every batch runs twice: normally, giving f, and with u * instance + (1 - u) * global statistics at every
 BatchNorm2d, u drawn anew per layer and channel, giving f'. Minimised is
-(1 - lambda1) CE(f) + lambda1 CE(f') + lambda2 |f - f'|^2.
+    (1 - lambda1) CE(f) + lambda1 CE(f') + lambda2 |f - f'|^2.
 FedFD-A adds one small adapter per norm. It sees how far an image's statistics are from the global ones and says delta
 and epsilon; alpha = clamp(z * delta + epsilon, 0, 1) is the weight of the image's own statistics. After each step of
 the network the adapters take one of their own, on cross-entropy, with z ~ N(0, 1) and the network fixed. At test time

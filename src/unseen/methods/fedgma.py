@@ -3,7 +3,7 @@
 Tenison, Sreeramadas, Mugunthan, Oyallon, Rish, Belilovsky: Gradient Masked Averaging for Federated Learning. TMLR 2023
 (first as a preprint, 2022).
 
-The box: clients train as in FedAvg. For each weight the agreement is A = |mean over clients of the sign of their
+The method: clients train as in FedAvg. For each weight the agreement is A = |mean over clients of the sign of their
 update|. The mask is 1 where A >= tau, and A elsewhere. The server adds its rate times the mask times the mean update.
 """
 

@@ -3,7 +3,7 @@
 Guo, Guo, Cao, Wu, Chang: Out-of-Distribution Generalization of Federated Learning via Implicit Invariant Relationships.
 ICML 2023.
 
-The box: before a round every client tells the gradient g_k of its loss by the head, at the model it received. The server
+The method: before a round every client tells the gradient g_k of its loss by the head, at the model it received. The server
 keeps g <- ema * g + (1 - ema) * mean of g_k. A client's loss is cross-entropy + weight * ||its head's gradient - g||^2.
 """
 

@@ -3,7 +3,7 @@
 Feng, Yu, Liu, Xu, Khan, Zuo: Towards Instance-adaptive Inference for Federated Learning. ICCV 2023. Scales and shifts: Lian,
 Zhou, Feng, Wang: Scaling & Shifting Your Features. NeurIPS 2022.
 
-The box: the transformer is frozen. After each of its norms and linear maps stands a pool of N scales and shifts; there are
+The method: the transformer is frozen. After each of its norms and linear maps stands a pool of N scales and shifts; there are
 N heads and N keys. The frozen transformer's features of an image are its query. It takes the k entries whose keys are
 nearest by cosine, and the mean of their scales, shifts and heads. The loss is
 (1 - weight) * CE + weight * (1 - sum of the k cosines). Pools, heads and keys are averaged over clients.

@@ -2,7 +2,7 @@
 
 Yan, Guo: Local and Global Flatness for Federated Domain Generalization. ECCV 2024.
 
-The box: a head's worst move: from a random move d of `start`, rows of length 1, go up the gradient of
+The method: a head's worst move: from a random move d of `start`, rows of length 1, go up the gradient of
 KL(answer || answer of the head moved by start * d), rows of length 1 again, by `size`. Cross-entropy is joined by
     near * KL(answer of the own head so moved || answer)
     + far * KL(answer of the received model with its head so moved || answer),

@@ -3,7 +3,7 @@
 Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.
 NeurIPS 2020.
 
-The box: a client trains as in FedAvg and tells how far its steps reach, tau_i (their number; with momentum the sum of
+The method: a client trains as in FedAvg and tells how far its steps reach, tau_i (their number; with momentum the sum of
 the weights that its gradients got). The server averages the moves per step, (y_i - x) / tau_i, and goes tau_eff of
 them, tau_eff being the mean of the tau_i. When all clients take equally many steps this is FedAvg.
 """

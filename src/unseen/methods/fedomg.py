@@ -3,7 +3,7 @@
 Nguyen, Nguyen, Park, Pham, Hwang: Federated Domain Generalization with Data-free On-server Matching Gradient. ICLR 2025.
 The problem is CAGrad's: Liu, Liu, Jin, Stone, Liu: Conflict-Averse Gradient Descent for Multi-task Learning. NeurIPS 2021.
 
-The box: d_k are the clients' updates and g their mean. Among directions within kappa * ||g|| of g, take the one whose
+The method: d_k are the clients' updates and g their mean. Among directions within kappa * ||g|| of g, take the one whose
 smallest inner product with the d_k is largest. Its dual has one weight per client: on the simplex, minimise
     d_Gamma . g + kappa ||g|| ||d_Gamma||,     d_Gamma = sum_k Gamma_k d_k;
 then the server moves by rate * (g + kappa ||g|| / ||d_Gamma|| d_Gamma) / (1 + kappa^2).

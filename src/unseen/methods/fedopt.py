@@ -3,7 +3,7 @@
 Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive Federated Optimization. ICLR 2021. FedAvgM: Hsu,
 Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification. 2019.
 
-The box: clients train as in FedAvg; d is the mean of their updates. FedAvgM: m <- beta m + d, x <- x + rate * m. The
+The method: clients train as in FedAvg; d is the mean of their updates. FedAvgM: m <- beta m + d, x <- x + rate * m. The
 adaptive ones: m <- beta1 m + (1 - beta1) d, x <- x + rate * m / (sqrt(v) + tau), with v from tau^2 on and
     FedAdagrad  v <- v + d^2
     FedAdam     v <- beta2 v + (1 - beta2) d^2

@@ -2,7 +2,7 @@
 
 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous Clients. AAAI 2022.
 
-The box: a client tells the mean features that each class had in its training and how many images they are of. The server
+The method: a client tells the mean features that each class had in its training and how many images they are of. The server
 takes the mean over clients, by images. A client's loss is cross-entropy + weight * squared distance of its features to
 the prototype of their class. The paper's clients share prototypes only; here the weights are averaged too, as a model
 for an unseen domain needs.

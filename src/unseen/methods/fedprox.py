@@ -2,7 +2,7 @@
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020.
 
-The box: each client minimises cross-entropy + mu/2 * ||w - w_G||^2, with w_G the model it received; the rest is FedAvg.
+The method: each client minimises cross-entropy + mu/2 * ||w - w_G||^2, with w_G the model it received; the rest is FedAvg.
 """
 
 from __future__ import annotations

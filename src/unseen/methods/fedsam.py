@@ -3,7 +3,7 @@
 Caldarola, Caputo, Ciccone: Improving Generalization in Federated Learning by Seeking Flat Minima. ECCV 2022. SAM: Foret
 et al., ICLR 2021. ASAM: Kwon et al., ICML 2021.
 
-The box: with g the gradient of the batch's loss at w, go up to w + rho * g / ||g||; take the gradient there; go back to
+The method: with g the gradient of the batch's loss at w, go up to w + rho * g / ||g||; take the gradient there; go back to
 w and step with it. ASAM measures the neighbourhood in units of the weights: with T = |w| + eta, go up by
 rho * T^2 g / ||T g||. The server is FedAvg's.
 """

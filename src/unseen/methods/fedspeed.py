@@ -3,7 +3,7 @@
 Sun, Shen, Huang, Ding, Tao: FedSpeed: Larger Local Interval, Less Communication Round, and Higher Generalization Accuracy.
 ICLR 2023.
 
-The box: x is the model a client received, c its correction, 0 at first. With g the gradient of the batch's loss at w and
+The method: x is the model a client received, c its correction, 0 at first. With g the gradient of the batch's loss at w and
 g' that at w + rho * g, a step goes along (1 - alpha) * g + alpha * g' - c + pull * (w - x). After the last step
 c <- c - pull * (w - x), and the client sends w - c / pull. The server takes the plain mean.
 """

@@ -2,7 +2,7 @@
 
 Nguyen, Torr, Lim: FedSR: A Simple and Effective Domain Generalization Method for Federated Learning. NeurIPS 2022.
 
-The box: the feature of an image is z ~ N(mu(x), sigma(x)^2). A client minimises cross-entropy of one sample z, plus
+The method: the feature of an image is z ~ N(mu(x), sigma(x)^2). A client minimises cross-entropy of one sample z, plus
 `norm` times ||z||, plus `divergence` times KL(N(mu, sigma^2) || r_y), with r_y a trainable Gaussian per class: an upper
 bound of what z tells about x beyond y. Plain mean over clients. A prediction is the mean softmax over samples of z.
 """

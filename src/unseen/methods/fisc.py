@@ -3,7 +3,7 @@
 Nguyen, Johnson, Leach: FISC: Federated Domain Generalization via Interpolative Style Transfer and Contrastive Learning.
 2024 (later as PARDON).
 
-The box: a client clusters its images' styles and tells the mean over clusters. The server clusters the clients' styles and
+The method: a client clusters its images' styles and tells the mean over clusters. The server clusters the clients' styles and
 takes the median of the clusters' means, number by number: one style for all. A client's images get copies half-way to it
 (AdaIN). With features f of images and f' of copies, both of length 1 in the second term, the loss is
 CE(f) + triplet * mean of max(0, |f_i - f'_i| - |f_i - f'_j| + margin), j a random copy of another class,

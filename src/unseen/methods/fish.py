@@ -2,7 +2,7 @@
 
 Shi, Seely, Torr, Siddharth, Hannun, Usunier, Synnaeve: Gradient Matching for Domain Generalization. ICLR 2022.
 
-The box: from the weights w, a step on a batch of each domain in turn leads to w'. Then w <- w + rate * (w' - w). To first
+The method: from the weights w, a step on a batch of each domain in turn leads to w'. Then w <- w + rate * (w' - w). To first
 order that ascends the inner products of the domains' gradients. That needs several domains in one place: clients with
 several of them, or a centralized run. A client that holds one domain has steps of `rate` times their length.
 """

@@ -2,7 +2,7 @@
 
 Rame, Dancette, Cord: Fishr: Invariant Gradient Variances for Out-of-Distribution Generalization. ICML 2022.
 
-The box: v_k is the variance over a batch's images of their gradients by the head, one number per weight, smoothed over
+The method: v_k is the variance over a batch's images of their gradients by the head, one number per weight, smoothed over
 steps: s_k <- ema * s_k + (1 - ema) * v_k. Cross-entropy is joined by weight * mean square of (s_k - s) / (1 - ema), with s
 the mean over domains. In a federation a client is a domain: it tells s_k after a round, and in the next one hears s.
 """

@@ -2,7 +2,7 @@
 
 Huang, Ye, Shi, Li, Du: Rethinking Federated Learning with Domain Shift: A Prototype View. CVPR 2023.
 
-The box: a client tells the mean features that each class had in its training. For each class the server clusters the
+The method: a client tells the mean features that each class had in its training. For each class the server clusters the
 clients' prototypes (FINCH); a cluster's prototype is the mean of its members, and the unbiased prototype is the mean of
 the clusters', so that many like clients do not outvote one that is different. A client's loss is cross-entropy
     + contrast: -log(sum over clusters of its class of e^(cos / temperature) / the sum over all clusters)

@@ -2,7 +2,7 @@
 
 Zhang, Xu, Yao, Zhang, Tsang, Wang: Federated Domain Generalization with Generalization Adjustment. CVPR 2023.
 
-The box: every client has a weight, 1/K at first. Its gap is how much worse the aggregated model is on its validation
+The method: every client has a weight, 1/K at first. Its gap is how much worse the aggregated model is on its validation
 images than its own model was before the aggregation. Its weight grows by step/K * gap / largest |gap|; weights are
 clipped to [0, 1] and divided by their sum. The step shrinks linearly to zero over the rounds. All else is left to the
 method it is composed with: `fedavg+ga`, `silobn+ga`.

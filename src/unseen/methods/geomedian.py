@@ -2,7 +2,7 @@
 
 Pillutla, Kakade, Harchaoui: Robust Aggregation for Federated Learning. IEEE Transactions on Signal Processing 2022.
 
-The box: the smoothed Weiszfeld algorithm, a few times: b_k = a_k / max(nu, ||v - w_k||), then v = sum b_k w_k / sum b_k,
+The method: the smoothed Weiszfeld algorithm, a few times: b_k = a_k / max(nu, ||v - w_k||), then v = sum b_k w_k / sum b_k,
 with a_k the client's weight in the mean (its images). It begins with the weighted mean, our choice. Less than half of
 the weight cannot carry it away. All replies are held at once.
 """

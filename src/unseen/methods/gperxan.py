@@ -3,7 +3,7 @@
 Le, Ho, Do, Le-Phuoc, Wong: Efficiently Assemble Normalization Layers and Regularization for Federated Domain
 Generalization. CVPR 2024.
 
-The box: each BatchNorm of the first stages becomes XAN, w_in * IN(h) + w_bn * BN(h) with two scalars per layer; BN
+The method: each BatchNorm of the first stages becomes XAN, w_in * IN(h) + w_bn * BN(h) with two scalars per layer; BN
 starts from the weights that were there, IN from 1 and 0 (`gentle`, a softer start of ours: from the same weights, with a
 small w_in). A client keeps its own BN branch and loads the rest; the server averages all of it, weighted by images, for the unseen
 domain. Locally: cross-entropy of the own head, plus `guidance` times that of the received, frozen head on the same

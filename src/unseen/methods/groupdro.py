@@ -3,7 +3,7 @@
 Sagawa, Koh, Hashimoto, Liang: Distributionally Robust Neural Networks for Group Shifts: On the Importance of
 Regularization for Worst-Case Generalization. ICLR 2020.
 
-The box: every group has a weight q, equal at first. Each step multiplies q_g by exp(eta * loss of group g), divides all
+The method: every group has a weight q, equal at first. Each step multiplies q_g by exp(eta * loss of group g), divides all
 by their sum, and descends on sum_g q_g * loss_g. In a federation a client is a group and a round is a step: q_k is
 client k's weight in the mean, and its loss is that of the model it received, on its training images.
 """

@@ -3,7 +3,7 @@
 Le, Ho, Do, Le-Phuoc, Wong: Efficiently Assemble Normalization Layers and Regularization for Federated Domain
 Generalization. CVPR 2024, Section 3.2.
 
-The box: beside its own head a client puts the head it received, frozen, on the same features, and adds `guidance` times
+The method: beside its own head a client puts the head it received, frozen, on the same features, and adds `guidance` times
 that head's cross-entropy. Only the features can lower it, so all clients are drawn to features that one classifier can
 read.
 """

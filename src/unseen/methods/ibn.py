@@ -2,7 +2,7 @@
 
 Pan, Luo, Shi, Tang: Two at Once: Enhancing Learning and Generalization Capacities via IBN-Net. ECCV 2018 (IBN-a).
 
-The box: in the first three stages, the first norm of every residual block splits its channels: the first half is
+The method: in the first three stages, the first norm of every residual block splits its channels: the first half is
 normalised by instance, the second by batch statistics. Shallow maps carry appearance, which instance statistics remove;
 deep stages and shortcuts stay as they are. Everything is shared and averaged as in FedAvg.
 """

@@ -2,7 +2,7 @@
 
 Arjovsky, Bottou, Gulrajani, Lopez-Paz: Invariant Risk Minimization. 2019.
 
-The box: IRMv1 minimises sum over environments e of R_e + weight * ||grad of R_e(s * logits) with respect to the number s,
+The method: IRMv1 minimises sum over environments e of R_e + weight * ||grad of R_e(s * logits) with respect to the number s,
 at s = 1||^2: where it is zero, scaling the classifier gains nothing in e. In a federation a client is an environment, and
 the sum over environments is the mean over clients: nothing else is needed.
 """

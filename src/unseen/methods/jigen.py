@@ -2,7 +2,7 @@
 
 Carlucci, D'Innocente, Bucci, Caputo, Tommasi: Domain Generalization by Solving Jigsaw Puzzles. CVPR 2019.
 
-The box: an image is left whole with probability `whole`; else its 3 x 3 tiles are put into one of 30 fixed orders,
+The method: an image is left whole with probability `whole`; else its 3 x 3 tiles are put into one of 30 fixed orders,
 drawn with equal chance (or stay, as a 31st). A second head on the features tells which order it was. A client minimises
 cross-entropy of the classes plus `weight` times cross-entropy of the orders. The second head is shared and averaged
 like all weights; it is not used at test.

@@ -3,7 +3,7 @@
 Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. NIPS
 2017.
 
-The box: of n replies at most f are liars. The score of a reply is the sum of the squared distances of its update to
+The method: of n replies at most f are liars. The score of a reply is the sum of the squared distances of its update to
 its n - f - 2 nearest others. Krum keeps the reply with the smallest score; Multi-Krum keeps the m best, and they are
 merged as ever. It leaves replies out before they are merged, so it goes with every merge. The paper's promise needs
 n >= 2 f + 3. All replies are held at once.

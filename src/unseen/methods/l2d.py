@@ -2,7 +2,7 @@
 
 Wang, Luo, Qiu, Huang, Baktashmotlagh: Learning to Diversify for Single Domain Generalization. ICCV 2021.
 
-The box: features are Gaussians; z is a sample. The style-complement network makes of each image a second one (mixed
+The method: features are Gaussians; z is a sample. The style-complement network makes of each image a second one (mixed
 with the first, .6 to .4). The task network minimises cross-entropy of both + supervised contrast of their z + the
 negative log-likelihood of the second's z under the first's Gaussian. Then the style network minimises MMD of the two z
 within classes + `beta` * CLUB, an upper bound of their mutual information: the same meaning, another look. It stays on

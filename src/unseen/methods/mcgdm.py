@@ -2,7 +2,7 @@
 
 Wei, Han: Multi-Source Collaborative Gradient Discrepancy Minimization for Federated Domain Generalization. AAAI 2024.
 
-The box: an image x has a copy x' by RandAugment. The loss is (CE(x) + CE(x')) / 2
+The method: an image x has a copy x' by RandAugment. The loss is (CE(x) + CE(x')) / 2
     + intra * (1 - cos(gradient of CE(x) by the head, gradient of CE(x') by the head))
     + inter * mean over clients j of (1 - cos(gradient of CE(x) by head j, gradient of CE(x') by the own head)),
 with the heads that the clients sent in the round before. A cosine is per row of a weight, and the mean is over rows and

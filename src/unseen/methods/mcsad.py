@@ -3,7 +3,7 @@
 Wei: Multi-Source Collaborative Style Augmentation and Domain-Invariant Learning for Federated Domain Generalization.
 IJCAI 2025.
 
-The box: after each of the first two stages the channel means and standard deviations of an image's maps go `rate` times
+The method: after each of the first two stages the channel means and standard deviations of an image's maps go `rate` times
 up the gradient of the cross-entropy, mean over the heads that the clients sent in the round before. The loss is
 CE(image) + CE(restyled) + contrast * supervised contrast of the features of both
     + relation * (KL(e || image's answer) + KL(e || restyled one's answer)),

@@ -2,7 +2,7 @@
 
 Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. ICML 2018.
 
-The box: clients train as in FedAvg; every coordinate of the new model is the one-dimensional median of that coordinate
+The method: clients train as in FedAvg; every coordinate of the new model is the one-dimensional median of that coordinate
 over the clients (of two middle ones, their mean). Fewer than half of the clients cannot move it beyond what honest ones
 sent. All replies are held at once.
 """

@@ -2,7 +2,7 @@
 
 Zhou, Yang, Qiao, Xiang: Domain Generalization with MixStyle. ICLR 2021.
 
-The box: after some stages, with probability p per batch, each image's channel means and standard deviations are mixed
+The method: after some stages, with probability p per batch, each image's channel means and standard deviations are mixed
 with those of another image of the batch, with a weight from Beta(alpha, alpha). No gradient flows through the
 statistics. Nothing happens at test. In a federation each client mixes within its own batches; the rest is FedAvg.
 """

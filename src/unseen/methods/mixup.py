@@ -2,7 +2,7 @@
 
 Zhang, Cisse, Dauphin, Lopez-Paz: mixup: Beyond Empirical Risk Minimization. ICLR 2018.
 
-The box: each batch draws lambda from Beta(alpha, alpha) and a partner for each image, another of the batch. The net sees
+The method: each batch draws lambda from Beta(alpha, alpha) and a partner for each image, another of the batch. The net sees
 lambda * x + (1 - lambda) * x', and its loss is lambda * CE(y) + (1 - lambda) * CE(y'). In a federation each client mixes
 within its own batches; the rest is FedAvg.
 """

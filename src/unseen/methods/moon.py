@@ -2,7 +2,7 @@
 
 Li, He, Song: Model-Contrastive Federated Learning. CVPR 2021.
 
-The box: like FedAvg, with a projection head of two layers in front of the classifier. A client adds to cross-entropy
+The method: like FedAvg, with a projection head of two layers in front of the classifier. A client adds to cross-entropy
 `mu` times -log(e^(s_G/tau) / (e^(s_G/tau) + e^(s_prev/tau))), with s_G and s_prev the cosines between an image's
 projected feature and those of the received model and of the model this client sent last; both are frozen. A client's
 first round has no such term.

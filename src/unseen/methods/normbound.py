@@ -2,7 +2,7 @@
 
 Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning? 2019. https://arxiv.org/abs/1911.07963
 
-The box: an update d of a client becomes d / max(1, ||d|| / M). The bound M is a number, or here also `times` the median
+The method: an update d of a client becomes d / max(1, ||d|| / M). The bound M is a number, or here also `times` the median
 norm of the round's updates, which needs no tuning and follows the training. It changes replies before they are merged,
 so it goes with every merge: `fedavg+normbound`, `fedadam+normbound`.
 """

@@ -4,7 +4,7 @@ Guo, Guo, Wang, Tang, Xu: PromptFL: Let Federated Participants Cooperatively Lea
 Transactions on Mobile Computing, 2023. There the prompt is in front of the class names, in CLIP's text tower; here it is
 among the image's tokens, as in Jia et al.: Visual Prompt Tuning. ECCV 2022.
 
-The box: the transformer is frozen. Some learned tokens join an image's tokens in front of the first block. Clients train
+The method: the transformer is frozen. Some learned tokens join an image's tokens in front of the first block. Clients train
 them and the head; the server averages both.
 """
 

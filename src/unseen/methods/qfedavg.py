@@ -2,7 +2,7 @@
 
 Li, Sanjabi, Beirami, Smith: Fair Resource Allocation in Federated Learning. ICLR 2020.
 
-The box: minimise sum_k p_k F_k^(q+1) / (q+1), with F_k the loss of client k. With w the model that was sent, w_k the
+The method: minimise sum_k p_k F_k^(q+1) / (q+1), with F_k the loss of client k. With w the model that was sent, w_k the
 client's after its training, L = 1 / learning rate and d_k = L (w - w_k):
     w <- w - sum_k p_k F_k^q d_k / sum_k p_k h_k,     h_k = q F_k^(q-1) ||d_k||^2 + L F_k^q.
 With q = 0 this is FedAvg.

@@ -2,7 +2,7 @@
 
 Cubuk, Zoph, Shlens, Le: RandAugment: Practical Automated Data Augmentation with a Reduced Search Space. NeurIPS 2020.
 
-The box: for each image draw N of {identity, shear x/y, shift x/y, rotate, brightness, colour, contrast, sharpness,
+The method: for each image draw N of {identity, shear x/y, shift x/y, rotate, brightness, colour, contrast, sharpness,
 posterize, solarize, auto contrast, equalize} with equal chance, and apply them one after another at magnitude M. The
 direction of those that have one is a coin. The rest is FedAvg.
 """

@@ -3,7 +3,7 @@
 Xu, Liu, Yang, Raffel, Niethammer: Robust and Generalizable Visual Representation Learning via Random Convolutions.
 ICLR 2021.
 
-The box: a view of a batch is the batch convolved with a random 3 x 3 x k x k kernel, k drawn from {1, 3, 5, 7},
+The method: a view of a batch is the batch convolved with a random 3 x 3 x k x k kernel, k drawn from {1, 3, 5, 7},
 entries from N(0, 1 / (3 k^2)), mixed with the batch itself at a share alpha ~ U(0, 1) (or, without `mixing`, left alone
 with probability `original`). A client minimises the cross-entropy of the first view plus `weight` times the mean KL
 divergence of the three views' predictions from their mean. The rest is FedAvg.

@@ -2,7 +2,7 @@
 
 Huang, Wang, Xing, Huang: Self-Challenging Improves Cross-Domain Generalization. ECCV 2020.
 
-The box: for each image, the gradient of its true class's logit with respect to the features; the third of the features
+The method: for each image, the gradient of its true class's logit with respect to the features; the third of the features
 with the largest gradient is muted, in the third of the batch whose chance of the true class falls most by it. A client
 minimises cross-entropy on what is left. Nothing happens at test. The rest is FedAvg.
 """

@@ -3,7 +3,7 @@
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning. ICML
 2020.
 
-The box: a client i keeps c_i, what its own gradients were on the average; the server keeps c, the mean of them. Each
+The method: a client i keeps c_i, what its own gradients were on the average; the server keeps c, the mean of them. Each
 local step goes along g - c_i + c. After K steps from x to y the client sets c_i <- c_i - c + (x - y) / (K * lr)
 (option II) and sends the change beside its model. A client that is not asked keeps its c_i.
 """

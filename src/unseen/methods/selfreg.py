@@ -2,7 +2,7 @@
 
 Kim, Yoo, Park, Kim, Lee: SelfReg: Self-Supervised Contrastive Regularization for Domain Generalization. ICCV 2021.
 
-The box: each image gets two partners of its class. With s its logits and t its features: the squared distance of s to
+The method: each image gets two partners of its class. With s its logits and t its features: the squared distance of s to
 the first partner's logits and `features` times that of t to the first partner's projected features (a small network on
 the features), and the same to a mixture of both partners, at a share lambda ~ Beta(.5, .5). Cross-entropy is joined by
 lambda times the first pair of terms and 1 - lambda times the second, both scaled by min(cross-entropy, 1). The

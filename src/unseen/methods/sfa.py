@@ -2,7 +2,7 @@
 
 Li, Li, Li, Gong, Fu, Hospedales: A Simple Feature Augmentation for Domain Generalization. ICCV 2021.
 
-The box: in training the head reads z * alpha + beta, alpha ~ N(1, scale^2) and beta ~ N(0, shift^2) for every number of
+The method: in training the head reads z * alpha + beta, alpha ~ N(1, scale^2) and beta ~ N(0, shift^2) for every number of
 every image. With `covariance`, beta of an image of class c is drawn from N(0, S_c), S_c the covariance of the class's
 features, estimated from batch to batch; it stays on the client. Nothing happens at test. The rest is FedAvg.
 """

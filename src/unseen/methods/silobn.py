@@ -2,7 +2,7 @@
 
 Andreux, du Terrail, Beguier, Tramel: Siloed Federated Learning for Multi-centric Histopathology Datasets. DCL at MICCAI 2020.
 
-The box: like FedAvg, but a client never loads BatchNorm's running mean and variance. The server averages them for the model
+The method: like FedAvg, but a client never loads BatchNorm's running mean and variance. The server averages them for the model
 that is evaluated on the unseen domain.
 """
 

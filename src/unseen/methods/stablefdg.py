@@ -3,7 +3,7 @@
 Park, Han, Kim, Wang, Brinton, Moon: StableFDG: Style and Attention Based Learning for Federated Domain Generalization.
 NeurIPS 2023. https://arxiv.org/abs/2311.00227
 
-The box: a client receives the model and tells mean and variance of its images' styles after the first stage; the server
+The method: a client receives the model and tells mean and variance of its images' styles after the first stage; the server
 passes them on, each to one other client. In a step, with probability 1/2 after the first stage, half of the batch takes
 the received style; the half that keeps its own is chosen by k-means++. After each of the first three stages, with
 probability 1/2, the batch grows by as many features again, drawn so that classes are balanced; their styles are pushed

@@ -3,7 +3,7 @@
 Cha, Chun, Lee, Cho, Park, Lee, Park: SWAD: Domain Generalization by Seeking Flat Minima. NeurIPS 2021. There the mean is
 over every step; in a federation the server has one model per round, and takes the mean over rounds.
 
-The box: from round `start` of the run on, the model that is validated and kept after round r is the mean of the models of
+The method: from round `start` of the run on, the model that is validated and kept after round r is the mean of the models of
 the rounds from `start` to r. Training goes on from the model itself, as ever.
 """
 

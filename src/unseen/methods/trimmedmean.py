@@ -2,7 +2,7 @@
 
 Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. ICML 2018.
 
-The box: clients train as in FedAvg; of every coordinate the share beta of the smallest and of the largest values over
+The method: clients train as in FedAvg; of every coordinate the share beta of the smallest and of the largest values over
 the clients is removed, and the new coordinate is the mean of the rest. Up to that share of liars cannot move it beyond
 what honest clients sent. All replies are held at once.
 """

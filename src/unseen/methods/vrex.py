@@ -3,7 +3,7 @@
 Krueger, Caballero, Jacobsen, Zhang, Binas, Zhang, Le Priol, Courville: Out-of-Distribution Generalization via Risk
 Extrapolation (REx). ICML 2021.
 
-The box: minimise the mean of the clients' risks R_k + beta * their variance. Its gradient is the mean of
+The method: minimise the mean of the clients' risks R_k + beta * their variance. Its gradient is the mean of
 (1 + 2 beta (R_k - mean risk)) * gradient of R_k: a client whose risk is above the mean counts more. In a federation a
 client tells its risk after a round, and in the next round hears how far it was from the mean.
 """

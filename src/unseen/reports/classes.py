@@ -79,8 +79,8 @@ def _confusion(label: str, table: Counts, names: Sequence[str], opened: bool) ->
         for k, name in enumerate(names)
     )
     return (
-        f"<details{' open' if opened else ''}><summary>{text(titled(label))}: what is taken for what</summary>"
-        f'<div class="wide"><table><thead><tr><th scope="col">is, and is taken for</th>{heads}</tr></thead>'
+        f"<details{' open' if opened else ''}><summary>{text(titled(label))}: confusion matrix</summary>"
+        f'<div class="wide"><table><thead><tr><th scope="col">true class (row), answer (column)</th>{heads}</tr></thead>'
         f"<tbody>{lines}</tbody></table></div></details>"
     )
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from unseen.core.words import plain
-from unseen.reports.names import FIXED_COLOURS, titled
+from unseen.reports.names import FIXED_COLOURS, short, titled
 
 WIDTH, HEIGHT = 420, 280
 LEFT, RIGHT, TOP, BOTTOM = 46, 20, 12, 40  # right: half of the last number below the axis
@@ -38,6 +38,16 @@ class Series:
     y: Sequence[float]
     low: Sequence[float] = field(default_factory=list)  # the band, where there is one
     high: Sequence[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method's cost and accuracy."""
+
+    name: str
+    colour: int
+    x: float
+    y: float
 
 
 def text(value: object) -> str:
@@ -84,6 +94,7 @@ class Frame:
     x_name: str
     y_name: str
     height: int = HEIGHT
+    x_words: Sequence[str] = ()  # below the axis, where they are not the numbers themselves
 
     def x(self, value: float) -> float:
         low, high = self.x_ticks[0], self.x_ticks[-1]
@@ -100,10 +111,9 @@ class Frame:
             y = self.y(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{spelled(value)}</text>')
-        for value in self.x_ticks:
+        for value, word in zip(self.x_ticks, self.x_words or map(spelled, self.x_ticks), strict=True):
             parts.append(
-                f'<text class="tick" x="{self.x(value):.1f}" y="{bottom + 16}" text-anchor="middle">'
-                f"{spelled(value)}</text>"
+                f'<text class="tick" x="{self.x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{word}</text>'
             )
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
         parts.append(
@@ -152,34 +162,45 @@ def curves(series: Sequence[Series], x_name: str, y_name: str) -> str:
     return svg(parts, y_name)
 
 
-def scatter(points: Sequence[tuple[str, int, float, float]], x_name: str, y_name: str) -> str:
-    """A dot per method, with its name but for the grey ones. The axis of costs begins at 0: twice as far is twice as much."""
-    known = [p for p in points if math.isfinite(p[2]) and math.isfinite(p[3])]
-    if not known:
-        return ""
-    xs, ys = [p[2] for p in known], [p[3] for p in known]
+def scatter(points: Sequence[Point], x_name: str, y_name: str, level: Point | None = None, log: bool = False) -> str:
+    """A dot per method, with its name but for the grey ones. The axis of costs begins at 0: twice as far is twice as much.
+
+    With `log` it has powers of ten instead. `level` is drawn as a line across.
+    """
+    place = math.log10 if log else float
+    xs, ys = [place(p.x) for p in points], [p.y for p in [*points, *([level] if level else [])]]
     margin = (max(ys) - min(ys)) * 0.08 or 1.0
-    frame = Frame(ticks(0, max(xs) * 1.02, 4), ticks(min(ys) - margin, max(ys) + margin), x_name, y_name)
+    across = ticks(min(xs), max(xs) + 0.1, 4, whole=True) if log else ticks(0, max(xs) * 1.02, 4)
+    names = [spelled(10**value) for value in across] if log else []
+    frame = Frame(across, ticks(min(ys) - margin, max(ys) + margin), x_name, y_name, x_words=names)
     parts = frame.draw()
-    taken: list[tuple[float, float, float]] = []  # left, right and height of the names so far
-    for name, colour, x, y in sorted(known, key=lambda p: (p[1] != OTHERS, -p[3])):
-        at_x, at_y = frame.x(x), frame.y(y)
+    if level is not None:
+        y = frame.y(level.y)
         parts.append(
-            f'<circle class="dot {shade(colour)}" data-m="{text(name)}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="5">'
-            f"<title>{text(f'{titled(name)}: {spelled(x)} {x_name}, {y:.2f} %')}</title></circle>"
+            f'<line class="line {shade(level.colour)}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}">'
+            f"<title>{text(f'{titled(level.name)}: {level.y:.2f} %')}</title></line>"
+            f'<text class="label" x="{LEFT + 4}" y="{y - 4:.1f}">{text(short(level.name))}</text>'
         )
-        if colour == OTHERS:
+    taken: list[tuple[float, float, float]] = []  # left, right and height of the names so far
+    for p in sorted(points, key=lambda p: (p.colour != OTHERS, -p.y)):
+        at_x, at_y = frame.x(place(p.x)), frame.y(p.y)
+        said = f"{titled(p.name)}: {spelled(p.x)} {x_name}, {p.y:.2f} %"
+        parts.append(
+            f'<circle class="dot {shade(p.colour)}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="5">'
+            f"<title>{text(said)}</title></circle>"
+        )
+        if p.colour == OTHERS:
             continue
         anchor, offset = ("end", -9) if at_x > WIDTH * 0.62 else ("start", 9)
-        length = 7 * len(titled(name))  # px, a little more than the letters take
+        length = 7 * len(short(p.name))  # px, a little more than the letters take
         left = at_x + offset - (length if anchor == "end" else 0)
         label_y = at_y + 4
         while any(abs(label_y - y) < 13 and left < end and start < left + length for start, end, y in taken):
             label_y += 13  # methods of one cost lie above each other: their names go down in a list
         taken.append((left, left + length, label_y))
         parts.append(
-            f'<text class="label" data-m="{text(name)}" x="{at_x + offset:.1f}" y="{label_y:.1f}" '
-            f'text-anchor="{anchor}">{text(titled(name))}</text>'
+            f'<text class="label" x="{at_x + offset:.1f}" y="{label_y:.1f}" '
+            f'text-anchor="{anchor}">{text(short(p.name))}</text>'
         )
     return svg(parts, f"{y_name} against {x_name}")
 

@@ -20,6 +20,11 @@ TITLES = {
     "mixup": "Mixup", "mmd": "MMD", "moon": "MOON", "qfedavg": "q-FedAvg", "randaug": "RandAugment",
     "randconv": "RandConv", "rsc": "RSC", "scaffold": "SCAFFOLD", "selfreg": "SelfReg", "sfa": "SFA",
     "silobn": "SiloBN", "stablefdg": "StableFDG", "vrex": "V-REx",
+    # A method's colour is by its place here: new ones come last.
+    "centraldp": "central DP", "dp": "local DP", "fedccrl": "FedCCRL", "fedclip": "FedCLIP", "fedins": "FedIns",
+    "fedlgf": "FedLGF", "fedspeed": "FedSpeed", "fisc": "FISC", "geomedian": "geometric median", "krum": "Krum",
+    "mcsad": "MCSAD", "median": "median", "normbound": "norm bound", "promptfl": "PromptFL",
+    "trimmedmean": "trimmed mean",
 }  # fmt: skip
 
 FIXED_COLOURS, HUES = 10, 36  # classes of the page's style sheet: .c0 to .c9, and .h0 to .h35 around the circle
@@ -37,6 +42,14 @@ def titled(label: str) -> str:
     if not all(part in TITLES for part in parts):
         return label
     return "+".join(TITLES[part] for part in parts) + label[match.end() :]
+
+
+def short(label: str) -> str:
+    """`fedfd-a (mean, not sum)` -> `FedFD-A`: for charts. Changed fields (`mu=0.1`) stay: they tell two rows apart."""
+    name, bracket, rest = titled(label).partition(" (")
+    inside, _, behind = rest.partition(")")
+    told = ", ".join(word for word in inside.split(", ") if "=" in word)
+    return f"{name}{f' ({told})' if told else ''}{behind}" if bracket else name
 
 
 def colour_of(label: str) -> int:

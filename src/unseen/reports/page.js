@@ -63,14 +63,16 @@
   }
   function make(figure) {
     var about = JSON.parse(figure.dataset.chart), place = figure.querySelector(".plot"), read = figure.querySelector(".read");
-    var off = picked(figure.closest(".group")), style = getComputedStyle(root);
-    var soft = style.getPropertyValue("--soft"), rule = style.getPropertyValue("--rule");
+    var off = picked(figure.closest(".group")), style = getComputedStyle(root), dots = about.kind === "dots";
+    var soft = style.getPropertyValue("--soft"), rule = style.getPropertyValue("--rule"), ink = style.getPropertyValue("--ink");
     var series = [{}], data = [about.x], bands = [];
     about.series.forEach(function (one) {
-      var own = colour(one.colour), show = !off[one.name], at = series.length;
-      series.push({ label: one.title, stroke: own, width: one.colour === "others" ? 1.2 : 2, show: show, spanGaps: true,
-        dash: one.colour.charAt(0) === "h" ? [7, 3] : undefined,
-        points: { show: one.y.filter(function (v) { return v !== null; }).length < 3 } });
+      var own = colour(one.colour), show = !off[one.name], at = series.length, line = !dots || one.level;
+      var few = one.y.filter(function (v) { return v !== null; }).length < 3;
+      series.push({ label: one.title, stroke: own, show: show, spanGaps: true,
+        width: !line ? 0 : one.colour === "others" ? 1.2 : 2,
+        dash: one.level ? [4, 4] : one.colour.charAt(0) === "h" ? [7, 3] : undefined,
+        points: dots ? { show: !one.level, size: 11, fill: own, width: 0 } : { show: few } });
       data.push(one.y);
       if (one.low) {
         series.push({ width: 0, show: show, points: { show: false } }, { width: 0, show: show, points: { show: false } });
@@ -81,8 +83,11 @@
     });
     function tell(u) {
       var i = u.cursor.idx;
-      if (u.cursor.left < 0 || i === null || i === undefined) { read.textContent = "Point at the lines; drag to zoom, double-click to zoom out."; return; }
-      read.textContent = about.x_name + " " + about.x[i];
+      if (u.cursor.left < 0 || i === null || i === undefined) {
+        read.textContent = "Point at the " + (dots ? "dots" : "lines") + "; drag to zoom, double-click to zoom out.";
+        return;
+      }
+      read.textContent = dots ? Number(about.x[i].toPrecision(4)) + " " + about.x_name + ":" : about.x_name + " " + about.x[i];
       about.series.forEach(function (one) {
         if (!u.series[one.at].show || one.y[i] === null) return;
         var word = document.createElement("b");
@@ -91,12 +96,49 @@
         read.append(word, one.y[i].toFixed(about.digits) + " ");
       });
     }
+    // Names beside their dots, from the highest down; what would lie on another name goes below it.
+    function name(u) {
+      if (!dots) return;
+      var ratio = devicePixelRatio || 1, pen = u.ctx, taken = [], found = [];
+      var left = u.bbox.left, right = left + u.bbox.width, top = u.bbox.top, bottom = top + u.bbox.height;
+      about.series.forEach(function (one) {
+        if (!u.series[one.at].show || one.colour === "others") return;
+        var i = one.level ? 0 : one.y.findIndex(function (v) { return v !== null; });
+        var x = one.level ? left : u.valToPos(about.x[i], "x", true), y = u.valToPos(one.y[i], "y", true);
+        if (x < left - 1 || x > right + 1 || y < top - 1 || y > bottom + 1) return;
+        found.push({ x: x, y: one.level ? y - 9 * ratio : y, title: one.title });
+      });
+      found.sort(function (a, b) { return a.y - b.y; });
+      pen.save();
+      pen.font = 12 * ratio + "px system-ui, sans-serif";
+      pen.fillStyle = ink;
+      pen.textBaseline = "middle";
+      pen.textAlign = "left";
+      found.forEach(function (one) { taken.push({ start: one.x - 6 * ratio, end: one.x + 6 * ratio, y: one.y }); });
+      found.forEach(function (one) {
+        var wide = pen.measureText(one.title).width, gap = 9 * ratio;
+        var start = one.x + gap + wide > right ? one.x - gap - wide : one.x + gap, y = one.y;
+        while (taken.some(function (t) { return Math.abs(t.y - y) < 13 * ratio && start < t.end && t.start < start + wide; })) y += 13 * ratio;
+        taken.push({ start: start, end: start + wide, y: y });
+        pen.fillText(one.title, start, y);
+      });
+      pen.restore();
+    }
     place.textContent = "";
     var axis = { stroke: soft, grid: { stroke: rule, width: 1 }, ticks: { stroke: rule, width: 1 }, font: "12px system-ui, sans-serif" };
+    var below = Object.assign({ label: about.x_name, labelFont: "12px system-ui, sans-serif", labelSize: 20, size: 32 }, axis);
+    var scales = { x: { time: false }, y: {} };
+    if (!dots) below.incrs = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+    else {
+      if (about.log) { scales.x.distr = 3; below.grid = { show: false }; }
+      // These ranges are asked for when nothing is zoomed: a zoom sets its own.
+      scales.x.range = function (u, low, high) { return about.log ? [low / 1.5, high * 3] : [low, high * 1.06]; };
+      scales.y.range = function (u, low, high) { var pad = 0.1 * (high - low) || 1; return [low - pad, high + pad]; };
+    }
     var chart = new uPlot({
       width: place.clientWidth || 340, height: 270, series: series, bands: bands, legend: { show: false },
-      scales: { x: { time: false } }, axes: [Object.assign({ incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, axis), Object.assign({ size: 46 }, axis)],
-      cursor: { drag: { x: true, y: false } }, hooks: { setCursor: [tell] }
+      scales: scales, axes: [below, Object.assign({ size: 46 }, axis)],
+      cursor: { drag: { x: true, y: dots, uni: dots ? 20 : null } }, hooks: { setCursor: [tell], draw: [name] }
     }, data, place);
     tell(chart);
     place.tabIndex = 0;
@@ -104,9 +146,9 @@
     place.setAttribute("aria-label", about.y_name + "; arrow keys read the values, Escape zooms out");
     place.onkeydown = function (event) {
       var step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (event.key === "Escape") chart.setScale("x", { min: about.x[0], max: about.x[about.x.length - 1] });
+      if (event.key === "Escape") chart.setData(data);  // and with it the ranges of the whole
       if (!step) return;
-      var i = chart.cursor.left < 0 ? (step > 0 ? 0 : about.x.length - 1) : chart.cursor.idx + step;
+      var i = chart.cursor.left < 0 ? (step > 0 ? (dots && !about.log ? 1 : 0) : about.x.length - 1) : chart.cursor.idx + step;
       i = Math.max(0, Math.min(about.x.length - 1, i));
       chart.setCursor({ left: chart.valToPos(about.x[i], "x"), top: 20 });
       event.preventDefault();
@@ -131,7 +173,6 @@
         for (var k = 0; k < (own.low ? 3 : 1); k++) one.chart.setSeries(own.at + k, { show: !off[own.name] });
       });
     });
-    group.querySelectorAll("svg [data-m]").forEach(function (mark) { mark.classList.toggle("off", !!off[mark.dataset.m]); });
   }
   document.querySelectorAll(".pick").forEach(function (field) {
     var group = field.closest(".group");

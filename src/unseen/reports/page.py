@@ -20,9 +20,9 @@ from unseen.experiments.statistics import summarise
 from unseen.reports import figures
 from unseen.reports.audit import audit_section
 from unseen.reports.classes import by_class, flips
-from unseen.reports.figures import Series, text
+from unseen.reports.figures import Point, Series, text
 from unseen.reports.findings import findings
-from unseen.reports.names import colour_of, titled
+from unseen.reports.names import colour_of, short, titled
 from unseen.reports.style import SCRIPT, STYLE, library
 from unseen.reports.tables import (
     Grid,
@@ -34,6 +34,7 @@ from unseen.reports.tables import (
     measures_grid,
     paper_grids,
     statistics_grid,
+    telling,
 )
 from unseen.runs.directory import RunDirectory
 from unseen.runs.results import RunResult
@@ -144,7 +145,7 @@ def _cell(cell: GridCell, column: int) -> str:
 def _leaderboard(group: Group, baseline: str | None) -> Iterator[str]:
     yield table(accuracy_grid(group))
     if len(group.rows) > 1:
-        yield table(statistics_grid(group, baseline))
+        yield table(telling(statistics_grid(group, baseline)))
 
 
 def _papers(group: Group) -> str:
@@ -168,23 +169,24 @@ def _shades(group: Group, baseline: str | None) -> list[int]:
 
 
 def _heat(group: Group) -> str:
-    """Every column has its own scale: what counts is which method is better on a target."""
+    """A shade is a number of points above the lowest of the column, the same number in every column."""
     means = [[group.target(row, target).mean for target in group.targets] for row in group.rows]
     if len(group.rows) < 2:
         return ""
+    lows = [min((v for v in column if not math.isnan(v)), default=math.nan) for column in zip(*means, strict=True)]
+    span = max((v - low for own in means for v, low in zip(own, lows, strict=True) if not math.isnan(v)), default=0.0)
     lines = []
     for row, own in zip(group.rows, means, strict=True):
         cells = []
-        for c, mean in enumerate(own):
-            column = [values[c] for values in means if not math.isnan(values[c])]
-            span = max(column) - min(column) if column else 0
-            part = 0.0 if math.isnan(mean) or not span else (mean - min(column)) / span
+        for mean, low in zip(own, lows, strict=True):
+            part = 0.0 if math.isnan(mean) or not span else (mean - low) / span
             word = "-" if math.isnan(mean) else f"{mean:.2f}"
             cells.append(f'<td class="heat" style="--part:{round(70 * part)}%">{word}</td>')
         lines.append(f'<tr><th scope="row">{text(titled(row.label))}</th>{"".join(cells)}</tr>')
     heads = "".join(f'<th scope="col">{text(target)}</th>' for target in group.targets)
     return (
-        "<p>Mean unseen accuracy (%). The colour goes from the lowest to the highest method of each column.</p>"
+        f"<p>Mean unseen accuracy (%). The darker a cell, the further it is above the lowest of its column; the darkest "
+        f"is {span:.1f} points above.</p>"
         f'<div class="wide"><table><thead><tr><th scope="col">Method</th>{heads}</tr></thead><tbody>'
         f"{''.join(lines)}</tbody></table></div>"
     )
@@ -253,20 +255,39 @@ def chart(lines: Sequence[Series], name: str, digits: int) -> str:
         known = dict(zip(line.x, values, strict=True))
         return [round(v, 4) if (v := known.get(x, math.nan)) == v else None for x in rounds]
 
-    data = {
-        "x": rounds,
-        "x_name": "round",
-        "y_name": name,
-        "digits": digits,
-        "series": [
-            {"name": line.name, "title": titled(line.name), "colour": figures.shade(line.colour), "y": at(line, line.y)}
-            | ({"low": at(line, line.low), "high": at(line, line.high)} if list(line.low) != list(line.high) else {})
-            for line in lines
-        ],
-    }
+    series = [
+        _entry(line.name, line.colour, at(line, line.y))
+        | ({"low": at(line, line.low), "high": at(line, line.high)} if list(line.low) != list(line.high) else {})
+        for line in lines
+    ]
+    data = {"kind": "lines", "x": rounds, "x_name": "round", "y_name": name, "digits": digits, "series": series}
+    return _figure(data, figures.curves(lines, "round", name), name)
+
+
+def dots(points: Sequence[Point], x_name: str, level: Point | None = None, log: bool = False) -> str:
+    """Accuracy against what it costs, a dot per method. `level` is a method without a cost: a line across."""
+    known = [p for p in points if math.isfinite(p.x) and math.isfinite(p.y)]
+    if not known:
+        return ""
+    places = sorted({p.x for p in known})
+    # A place at 0 where no dot is: the axis begins there, also after zooming out.
+    x = places if log else [0.0, *(place for place in places if place > 0)]
+    series = [_entry(p.name, p.colour, [round(p.y, 4) if p.x == place else None for place in x]) for p in known]
+    if level is not None:
+        series.append(_entry(level.name, level.colour, [round(level.y, 4)] * len(x)) | {"level": True})
+    y_name = "average unseen accuracy (%)"
+    data = {"kind": "dots", "log": log, "x": x, "x_name": x_name, "y_name": y_name, "digits": 2, "series": series}
+    return _figure(data, figures.scatter(known, x_name, y_name, level, log), y_name)
+
+
+def _entry(name: str, colour: int, y: list[float | None]) -> dict[str, Any]:
+    return {"name": name, "title": short(name), "colour": figures.shade(colour), "y": y}
+
+
+def _figure(data: dict[str, Any], drawing: str, caption: str) -> str:
     return (
-        f'<figure class="chart" data-chart="{text(json.dumps(data))}"><figcaption>{text(name)}</figcaption>'
-        f'<div class="plot">{figures.curves(lines, "round", name)}</div><p class="read"></p></figure>'
+        f'<figure class="chart" data-chart="{text(json.dumps(data))}"><figcaption>{text(caption)}</figcaption>'
+        f'<div class="plot">{drawing}</div><p class="read"></p></figure>'
     )
 
 
@@ -284,20 +305,33 @@ def _picks(shown: Sequence[tuple[int, Row]]) -> str:
 # --- cost ------------------------------------------------------------------------------------------------------------
 def _cost(group: Group, shades: Sequence[int]) -> str:
     drawn = []
+    rows = list(zip(shades, group.rows, strict=True))
     for name, unit, scale in (
         ("bytes_up", "MB sent by a client per round", 1e6),
         ("seconds", "seconds per run", 1.0),
         ("parameters", "parameters (M)", 1e6),
     ):
         points = [
-            (row.label, shade, row.numbers(name).mean / scale, group.average(row).mean)
-            for shade, row in zip(shades, group.rows, strict=True)
+            Point(row.label, shade, row.numbers(name).mean / scale, group.average(row).mean) for shade, row in rows
         ]
-        if picture := figures.scatter(points, unit, "average unseen accuracy (%)"):
-            drawn.append(
-                f"<figure>{picture}<figcaption>average unseen accuracy (%) against {unit}</figcaption></figure>"
-            )
+        drawn.append(dots(points, unit))
+    drawn.append(_private(group, rows))
     return f"{table(cost_grid(group))}<div class=figures>{''.join(drawn)}</div>"
+
+
+def _private(group: Group, rows: Sequence[tuple[int, Row]]) -> str:
+    """Accuracy against epsilon, where a part of a method adds noise; the baseline without noise is a line across."""
+    noisy = [
+        Point(row.label, shade, epsilon, group.average(row).mean)
+        for shade, row in rows
+        if (epsilon := row.numbers("epsilon").mean) > 0  # not a number where there is no noise
+    ]
+    against = group.baseline()
+    level = next(
+        (Point(row.label, shade, math.nan, group.average(row).mean) for shade, row in rows if row.label == against),
+        None,
+    )
+    return dots(noisy, "epsilon of the run (smaller is more private)", level, log=True)
 
 
 def _ledger(group: Group) -> str:
@@ -492,7 +526,7 @@ def _again(collection: Collection) -> Iterator[str]:
             for run in row.runs.values()
         ][:8]
     yield '<section id="again"><h2>How to run it again</h2><pre>'
-    yield text("\n".join([*commands, f"unseen report {collection.folder}"]))
+    yield "\n".join(map(text, [*commands, f"unseen report {collection.folder}"]))
     yield (
         "</pre><p>The same command goes on where it was stopped, and gives the same bits on the same machine.</p>"
         "</section>"

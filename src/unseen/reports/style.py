@@ -43,6 +43,7 @@ caption{text-align:left;color:var(--soft);padding:4px 0}
 th,td{padding:5px 12px 5px 0;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule);font-weight:400}
 thead th{font-weight:600}thead th button{font-weight:600}
 th:first-child,td:first-child{text-align:left}
+th[scope=row]{white-space:normal;min-width:9em;max-width:20em}
 .wide th:first-child{position:sticky;left:0;background:var(--ground)}
 th[aria-sort=ascending] button::after{content:" ▲"}th[aria-sort=descending] button::after{content:" ▼"}
 td.heat{background:color-mix(in srgb,var(--heat) var(--part),transparent);padding:5px 12px;text-align:center}
@@ -66,13 +67,13 @@ footer{color:var(--soft);font-size:.87rem;margin:2.5em 0 1.5em}
 .summary{font-size:1.05rem;padding-left:1.2em;max-width:85ch}.summary li{margin:.3em 0}
 .pick{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:.9rem;border:0;padding:0;margin:.4em 0}.pick legend{float:left;margin-right:14px;color:var(--soft);padding:0}
 .pick label{display:inline-flex;align-items:center;gap:5px}.pick i{width:11px;height:11px;border-radius:50%;background:var(--own)}
-.pick button{color:var(--c0);text-decoration:underline}[data-m].off{display:none}
+.pick button{color:var(--c0);text-decoration:underline}
 :focus-visible{outline:2px solid var(--c0);outline-offset:2px}
 .chart .u-legend{display:none}.chart .read{color:var(--ink);font-size:.82rem;min-height:2.6em;font-variant-numeric:tabular-nums}.chart .read b{color:var(--own)}
 td.heat.small{padding:2px 5px;min-width:2.2em;font-size:.82rem}
 .flips select{font:inherit;color:inherit;background:var(--panel);border:1px solid var(--rule);border-radius:6px;padding:3px 6px}
 .flips .tile[hidden]{display:none}
-@media (max-width:600px){body{font-size:15px}main,header{padding-left:12px;padding-right:12px}th,td{padding-right:9px}}
+@media (max-width:600px){body{font-size:15px}main,header{padding-left:12px;padding-right:12px}th,td{padding-right:9px}th[scope=row]{min-width:7em;max-width:9.5em;font-size:.93em}}
 @media print{#theme,nav{display:none}}
 """
 )

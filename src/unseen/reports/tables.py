@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from unseen.core.files import atomic
@@ -43,6 +43,23 @@ class Grid:
     rows: list[list[GridCell]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     worded: frozenset[str] = frozenset()  # columns that no single number says; CSV has their text
+
+
+def telling(grid: Grid) -> Grid:
+    """For people: without the columns in which no row has anything to say. Files keep them, so that scripts find them."""
+    silent = [
+        c > 0 and all(cell.text in ("-", FEW) for cell in column)
+        for c, column in enumerate(zip(*grid.rows, strict=True))
+    ]
+    few = any(s and FEW in {row[c].text for row in grid.rows} for c, s in enumerate(silent))
+    gone = tuple(f"{name}: " for name, s in zip(grid.columns, silent, strict=True) if s)
+    return replace(
+        grid,
+        columns=[name for name, s in zip(grid.columns, silent, strict=True) if not s],
+        rows=[[cell for cell, s in zip(row, silent, strict=True) if not s] for row in grid.rows],
+        notes=[f"There are too few seeds for intervals: they need {LEAST_SEEDS}."] * few
+        + [note for note in grid.notes if not note.startswith(gone)],
+    )
 
 
 FEW = "too few seeds"  # instead of an interval that would say nothing
@@ -175,16 +192,17 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
             )
         grid.rows.append(cells)
     common = len(set.intersection(*(set(row.results) for row in group.rows)))
-    grid.notes.append(
-        f"95 % interval of the mean over seeds, by Student's t, from {LEAST_SEEDS} seeds on. Rank 1 is best; over the "
-        f"{common} pairs of target and seed that all methods have."
-    )
+    grid.notes += [
+        f"95 % interval: of the mean over seeds, by Student's t, from {LEAST_SEEDS} seeds on.",
+        f"Avg rank: 1 is best; over the {common} pairs of target and seed that all methods have.",
+    ]
     if against is not None and comparisons:
-        grid.notes.append(
-            f"95 % of Δ: a bootstrap over seeds within targets. p: Wilcoxon's signed-rank test, two-sided, against "
-            f"{titled(str(against))} over pairs of target and seed; Holm: corrected for {len(comparisons)} "
-            f"comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target are not independent."
-        )
+        grid.notes += [
+            "95 % of Δ: a bootstrap over seeds within targets.",
+            f"p: Wilcoxon's signed-rank test, two-sided, against {titled(str(against))} over pairs of target and seed; "
+            f"Holm: corrected for {len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target "
+            "are not independent.",
+        ]
     return grid
 
 
@@ -231,23 +249,30 @@ def measures_grid(group: Group) -> Grid:
 
 def cost_grid(group: Group) -> Grid:
     """Bytes, time and parameters of the runs themselves."""
-    columns = ["Method", "Up per client and round", "of it beyond weights", "Down", "Parameters", "Seconds per run"]
-    grid = Grid(f"cost-{group.name}", f"Cost: {group.title}", columns)
+    private = any(result.epsilon is not None for row in group.rows for result in row.results.values())
+    shown: dict[str, tuple[str, Callable[[float], str]]] = {
+        "Up per client and round": ("bytes_up", megabytes),
+        "of it beyond weights": ("bytes_up_statistics", megabytes),
+        "Down": ("bytes_down", megabytes),
+        "Parameters": ("parameters", lambda value: f"{value / 1e6:.3f} M"),
+        "Seconds per run": ("seconds", lambda value: f"{value:.0f}"),
+    }
+    if private:
+        shown["Epsilon"] = ("epsilon", lambda value: f"{value:.3g}")
+    grid = Grid(f"cost-{group.name}", f"Cost: {group.title}", ["Method", *shown])
     for row in group.rows:
         cells = [_marked(row)]
-        for name, show in (
-            ("bytes_up", megabytes),
-            ("bytes_up_statistics", megabytes),
-            ("bytes_down", megabytes),
-            ("parameters", lambda value: f"{value / 1e6:.3f} M"),
-            ("seconds", lambda value: f"{value:.0f}"),
-        ):
+        for name, show in shown.values():
             number = row.numbers(name).mean
             cells.append(GridCell("-" if math.isnan(number) else show(number), number=number))
         grid.rows.append(cells)
     grid.notes.append(
         "Seconds are of this machine, with whatever else ran on it; `unseen cost` measures ratios side by side."
     )
+    if private:
+        grid.notes.append(
+            "Epsilon: differential privacy of a site's images as a whole, over the run. -: no noise is added."
+        )
     return grid
 
 

@@ -157,6 +157,8 @@ def load_trained(path: str | Path, device: str | None = None) -> Trained:
     keep_freed_memory()
     directory = RunDirectory.open(Path(path))
     if not directory.model_path.exists():
+        if directory.result() is not None:  # records that were kept without their weights
+            raise UserError(f"The run in {path} is finished, but its model ({directory.model_path.name}) is not there.")
         raise UserError(f"The run in {path} is not finished: go on with it by `unseen run --resume {path}`.")
     state, about = read_tensors(directory.model_path)
     try:
