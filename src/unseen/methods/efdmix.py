@@ -4,7 +4,7 @@ Zhang, Li, Li, Jia, Zhang: Exact Feature Distribution Matching for Arbitrary Sty
 2022. It is also how clients train in FedSPL: Liang, Zhang, Cao, Li, Zheng: TTA-FedDG: Leveraging Test-Time Adaptation to
 Address Federated Domain Generalization. AAAI 2025. What FedSPL does at test time is the inference rule `fedspl`.
 
-The box: after some stages, with probability p per batch, the values of an image's channel are moved towards those of the
+The method: after some stages, with probability p per batch, the values of an image's channel are moved towards those of the
 same rank in another image's: x + (1 - w) * (other's value of x's rank - x), with w from Beta(alpha, alpha). The gradient is
 that of x and of the other's values. Nothing happens at test. The rest is FedAvg.
 """

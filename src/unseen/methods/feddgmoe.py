@@ -3,7 +3,7 @@
 Radwan, Soliman, Abdelaziz, Shehata: FedDG-MoE: Test-Time Mixture-of-Experts Fusion for Federated Domain Generalization. CVPR
 workshops 2025.
 
-The box: the transformer is frozen. Beside the queries, keys and values of every second block stand experts (sums of
+The method: the transformer is frozen. Beside the queries, keys and values of every second block stand experts (sums of
 Kronecker products of low rank), of which each token takes the one that its router prefers; they, routers and the head are
 trained and averaged. The server also keeps each client's own, and mean m_k and variance of its features. At test time the
 weight of client k is the softmax of sharpness * cos(f / s_k, m_k / s_k), with f the image's features and s_k the standard

@@ -3,7 +3,7 @@
 Zehtabi, Han, Hosseinalipour, Brinton: Decentralized Domain Generalization with Style Sharing: Formal Model and Convergence
 Analysis. 2025. There neighbours in a network exchange models and styles without a server; here all are neighbours of all.
 
-The box: a client tells, after each of the first stages, mean and variance over its images of the channel means and
+The method: a client tells, after each of the first stages, mean and variance over its images of the channel means and
 standard deviations. In a step, with probability p after each of them: half of the batch takes styles drawn near those of
 one other client; another half goes `alpha` times farther from the batch's centre; then every style is mixed with another
 one, by a share from Beta(mixing, mixing). Models are averaged with equal weights.
