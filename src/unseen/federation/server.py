@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -79,6 +80,7 @@ class Exchange:
     norms: dict[ClientId, float] = field(default_factory=dict)  # of the good updates
     refused: list[str] = field(default_factory=list)
     missing: list[ClientId] = field(default_factory=list)
+    _last_sent: tuple[Tensors | None, dict[str, Any]] = (None, {})  # never changed, only replaced
 
     def replies(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
         """Good replies, as they arrive."""
@@ -113,18 +115,29 @@ class Exchange:
         self.missing += silent
 
     def _note(self, reply: Reply, order: Order, fault: str, norm: float | None) -> None:
+        if self.audit.path is None:
+            return
         self.audit.note(
             "reply",
             round=order.round,
             client=reply.client,
             sender=reply.sender,
             asked=order.kind,
-            sent=told({**prefixed("state/", order.state), **prefixed("brief/", order.brief)}),
+            sent=self._sent(order),
             got=told({**prefixed("state/", reply.state), **prefixed("report/", reply.report)}),
             images=reply.num_examples,
             norm=norm,
             refused=fault or None,
         )
+
+    def _sent(self, order: Order) -> dict[str, Any]:
+        """What `told` says of an order. Most of a round's have the same model and nothing else: once is enough."""
+        state, said = self._last_sent
+        if order.brief or order.state is not state:
+            said = told({**prefixed("state/", order.state), **prefixed("brief/", order.brief)})
+        if not order.brief:
+            self._last_sent = order.state, said
+        return said
 
     def refuse(self, reply: Reply, fault: str) -> None:
         self.metrics.pop(reply.client, None)
