@@ -22,6 +22,7 @@ import json
 import math
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -487,7 +488,12 @@ def speed() -> str:
         return NOTHING
     lines = ["| what | measured | by |", "|---|---|---|"]
     lines += [f"| {what} | {measured} | `{one['command']}` |" for what, measured, one in rows]
-    return "\n".join(lines) + f"\n\n{_machine([one for _, _, one in rows])}\n"
+    return "\n".join([*lines, "", filled(_machine([one for _, _, one in rows]))]) + "\n"
+
+
+def filled(text: str) -> str:
+    """A paragraph in lines that a page may have."""
+    return textwrap.fill(text, width=118, break_long_words=False, break_on_hyphens=False)
 
 
 def _machine(ones: Sequence[Mapping[str, Any]]) -> str:
@@ -514,7 +520,7 @@ def clients() -> str:
         f"{record['selected']} clients take part in each of {record['rounds']} rounds; CPU time. `{record['command']}`; "
         f"{_machine([record])}"
     )
-    return "\n".join([*lines, "", note]) + "\n"
+    return "\n".join([*lines, "", filled(note)]) + "\n"
 
 
 def cost(backbone: str) -> str:
@@ -539,7 +545,7 @@ def cost(backbone: str) -> str:
         *(f"Left out: {sentence}" for sentence in record["left_out"]),
         f"`{record['command']}`; {_machine([record])}",
     ]
-    return "\n".join([*lines, "", *notes]) + "\n"
+    return "\n".join([*lines, "", filled(" ".join(notes))]) + "\n"
 
 
 PARTS: dict[str, Callable[..., str]] = {
