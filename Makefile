@@ -50,7 +50,7 @@ results: setup ## write the numbers of the documentation anew, from benchmarks/r
 	@$(BIN)/python benchmarks/results.py write
 
 bench: setup ## speed, as ratios measured side by side
-	@for file in benchmarks/overhead.py benchmarks/store.py benchmarks/clients.py benchmarks/kernels.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in benchmarks/overhead.py benchmarks/store.py benchmarks/clients.py benchmarks/kernels.py benchmarks/server.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 	@$(BIN)/unseen cost --methods all
 
 docs: setup ## the documentation site, in build/site; a broken link is an error; no network once its packages are there

@@ -13,6 +13,7 @@ import time
 
 import torch
 import torch.nn.functional as F
+from speed import keep, keep_option
 
 from unseen.core.platform import ask_for_kernels, keep_freed_memory
 from unseen.nets.backbones import create_net
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, default=112)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--measure", choices=["kept", "default"], help=argparse.SUPPRESS)
+    keep_option(parser)
     chosen = parser.parse_args()
     if chosen.measure:
         measure(chosen.measure == "kept", chosen.backbone, chosen.image_size, chosen.steps)
@@ -56,6 +58,9 @@ def main() -> None:
         f"{chosen.backbone} at {chosen.image_size} px, batch 32, one thread: {default:.3f} s per step, "
         f"{kept:.3f} s with freed memory kept: {default / kept:.2f}x"
     )
+    if chosen.keep:
+        shown = {"backbone": chosen.backbone, "image_size": chosen.image_size, "steps": chosen.steps}
+        keep("allocator", {**shown, "default": default, "kept": kept})
 
 
 if __name__ == "__main__":

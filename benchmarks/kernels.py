@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 from allocator import measure
+from speed import keep, keep_option
 
 from unseen.core.platform import OURS, SETTINGS
 
@@ -21,10 +22,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--measure", choices=list(NETS), help=argparse.SUPPRESS)
+    keep_option(parser)
     chosen = parser.parse_args()
     if chosen.measure:
         measure(True, chosen.measure, NETS[chosen.measure], chosen.steps)
         return
+    record = {}
     for net, size in NETS.items():
         found: dict[str, list[float]] = {"native": [], "": []}
         command = [sys.executable, __file__, "--measure", net, "--steps", str(chosen.steps)]
@@ -34,9 +37,12 @@ def main() -> None:
                 done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
                 seconds.append(float(done.stdout))
         own, same = min(found["native"]), min(found[""])
+        record[net] = {"image_size": size, "avx2": same, "native": own}
         print(
             f"{net} at {size} px, batch 32: {1e3 * same:.1f} ms a step, {1e3 * own:.1f} by the CPU's own: {same / own:.2f}x"
         )
+    if chosen.keep:
+        keep("kernels", {"nets": record})
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python benchmarks/overhead.py            at most 1.03 is the aim
 
 Both train every client of a round from the same state for the same steps. The bare loop has its images decoded and on hand as
-tensors, draws no augmentation and writes nothing; `unseen` resets the net, fetches by index, counts, checks and replies. Rounds
-of the two alternate, and the medians are compared, so that a busy machine hits both.
+tensors, draws no augmentation and writes nothing; `unseen` resets the net, fetches by index, counts, checks, notes every
+message in its audit log and replies. Rounds are timed in pairs, one of each, and who is first takes turns. What counts is
+CPU time, so that other work on the machine hits neither, and the median over the pairs of the ratio.
 """
 
 from __future__ import annotations
@@ -12,29 +13,41 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from speed import cpu_seconds, keep, keep_option
 from tests.small_runs import assembled, settings
 
+from unseen.core.platform import ask_for_kernels
 from unseen.core.tensors import load, snapshot
 from unseen.core.types import Server
+from unseen.core.updates import stepped_state
 from unseen.engines.local import LocalEngine
+from unseen.federation.audit import AuditLog
+from unseen.federation.checks import Checks
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
 from unseen.federation.server import federate
 
 
+def timed(work: Callable[[], object]) -> float:
+    began = cpu_seconds()
+    work()
+    return cpu_seconds() - began
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbone", default="convnet")
     parser.add_argument("--image-size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32)
+    keep_option(parser)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     config = settings(
@@ -43,14 +56,15 @@ def main() -> None:
         protocol="digits",
         backbone=chosen.backbone,
         image_size=chosen.image_size,
-        rounds=chosen.rounds,
+        rounds=chosen.pairs + 1,
         local_steps=chosen.steps,
         batch_size=chosen.batch_size,
         server_selection="last",
         augmentation="none",
     )
     assembly = assembled(config)
-    net, plan, sites = assembly.net, config.plan, assembly.data.sites
+    method, net, share = assembly.method, assembly.net, assembly.share
+    plan, sites = config.plan, assembly.data.sites
     start = snapshot(net)
 
     # The bare loop: all batches of a round are tensors already.
@@ -59,8 +73,7 @@ def main() -> None:
         for client, site in sites.items()
     }
 
-    def bare_round() -> float:
-        began = time.perf_counter()
+    def bare_round() -> None:
         states = []
         for client in sites:
             load(net, start)
@@ -80,28 +93,39 @@ def main() -> None:
         for key, value in states[0].items():
             if value.is_floating_point():
                 torch.stack([state[key] for state in states]).mean(0)
-        return time.perf_counter() - began
 
-    ours, bare = [], []
+    pairs = []
     with tempfile.TemporaryDirectory() as folder:
-        runner = ClientRunner(
-            assembly.method, net, plan, sites.__getitem__, ClientStates(Path(folder)), lambda x, rng: x
-        )
-        engine = LocalEngine(runner, list(sites))
-        server = Server(dict(start))
-        rounds = federate(assembly.method, assembly.share, plan, engine, server, Ledger())
-        next(rounds), bare_round()  # warm up both
-        while server.round < plan.rounds:
-            began = time.perf_counter()
+        states, audit = ClientStates(Path(folder) / "clients"), AuditLog.at(Path(folder) / "audit.jsonl")
+        runner = ClientRunner(method, net, plan, sites.__getitem__, states, lambda x, rng: x)
+        engine, server = LocalEngine(runner, list(sites)), Server(dict(start), stepped=stepped_state(net, share))
+        checks = Checks.of(method, net, share, plan)
+        rounds = federate(method, share, plan, engine, server, Ledger(), checks, audit)
+
+        def our_round() -> None:
             next(rounds)
-            ours.append(time.perf_counter() - began)
-            bare.append(bare_round())
-    ratio = statistics.median(ours) / statistics.median(bare)
+            audit.write()
+
+        our_round(), bare_round()  # warm up both
+        for number in range(chosen.pairs):
+            if number % 2:
+                bare = timed(bare_round)
+                pairs.append((timed(our_round), bare))
+            else:
+                pairs.append((timed(our_round), timed(bare_round)))
+    ratios = [ours / bare for ours, bare in pairs]
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
     print(
-        f"{chosen.backbone} at {chosen.image_size} px: bare loop {statistics.median(bare):.3f} s per round, "
-        f"unseen {statistics.median(ours):.3f} s: {ratio:.3f}x (medians of {len(ours)} rounds of 3 clients x {chosen.steps} steps)"
+        f"{chosen.backbone} at {chosen.image_size} px: {median:.3f}x, half of the pairs from {low:.3f} to {high:.3f} "
+        f"({len(pairs)} pairs of rounds of {len(sites)} clients x {chosen.steps} steps of {chosen.batch_size} images; "
+        f"bare {statistics.median(bare for _, bare in pairs):.3f} s of CPU per round)"
     )
+    if chosen.keep:
+        shown = {key: value for key, value in vars(chosen).items() if key != "keep"}
+        record = {"clients": len(sites), "ratio": median, "low": low, "high": high, "seconds": pairs}
+        keep(f"overhead-{chosen.backbone}", {**shown, **record})
 
 
 if __name__ == "__main__":
+    ask_for_kernels()
     main()

@@ -187,3 +187,37 @@ def test_times_are_told_against_the_first_engine(
     )
     said = script.overhead()
     assert "| checks and audit log, against none | 1.004x |" in said and "| `krum`, against FedAvg | 1.020x |" in said
+
+
+def test_tables_of_speed_are_made_of_records(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    assert script.speed() == script.clients() == script.cost("convnet") == script.NOTHING
+    about = {"command": "python x.py --keep", "commit": "abc1234", "cpu": "Chip", "cores": 2}
+
+    def kept(name: str, load: float, **found: object) -> None:
+        write_json(tmp_path / "speed" / f"{name}.json", {**about, "load": load, **found})
+
+    net = {"backbone": "convnet", "image_size": 32}
+    kept("overhead-convnet", 1.5, **net, pairs=12, steps=20, batch_size=32, clients=3, ratio=1.02, low=1.01, high=1.04)
+    kept("allocator", 3.0, backbone="resnet18", image_size=112, default=0.6, kept=0.4)
+    said = script.speed()
+    assert (
+        "| 1.02x, half of 12 pairs of rounds from 1.01 to 1.04 (convnet at 32 px; 3 clients x 20 steps of 32) |" in said
+    )
+    assert "1.50x faster (resnet18 at 112 px, batch 32)" in said and "`python x.py --keep`" in said
+    assert said.endswith("Chip, 2 cores; load 1.5 to 3 meanwhile; commits abc1234.\n")
+
+    one = {"10": {"peak": 300.0, "seconds": 0.02}, "100000": {"peak": 330.0, "seconds": 0.021}}
+    kept("clients", 1.0, rounds=20, selected=10, methods={"fedbn": one})
+    assert "| FedBN | 300 MB (1.00x) | 330 MB (1.10x) | 20.0 ms (1.00x) | 21.0 ms (1.05x) |" in script.clients()
+
+    row = {"parameters": 1234, "step_seconds": 0.02, "inference_seconds": 0.005, "step_ratio": 1.0,
+           "inference_ratio": 1.25, "bytes_up": 2e6, "bytes_down": 2e6, "bytes_up_statistics": 0}  # fmt: skip
+    rows = [{"method": "fedavg", **row}, {"method": "fedfd", **row, "step_ratio": 2.1}]
+    budget = {**net, "batch_size": 32, "steps": 3, "repeats": 5}
+    kept("cost-convnet", 1.0, settings=budget, left_out=["No tokens."], methods=rows)
+    said = " ".join(script.cost("convnet").split())
+    assert "| FedFD | 1,234 | 2.10x | 1.25x | 2.00 MB | 0 | 2.00 MB |" in said
+    assert "Left out: No tokens." in said and "FedAvg's step takes 20.0 ms" in said

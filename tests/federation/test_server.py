@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch
 from tests.tiny_work import PLAN
 from unseen.core.errors import UserError
 from unseen.core.types import Order, Reply, Server, Share
+from unseen.federation.audit import AuditLog, read_chain, told
 from unseen.federation.checks import faults
 from unseen.federation.ledger import Ledger
 from unseen.federation.server import evaluate, federate, sample
@@ -242,3 +245,25 @@ def test_replies_are_heard_before_they_are_merged() -> None:
             return server.state
 
     list(federate(Watching(), SHARE, replace(PLAN, rounds=1), Scripted("ab", telling()), Server(dict(HEARD)), Ledger()))
+
+
+def test_a_model_that_goes_to_many_is_described_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 100,000 clients, what is noted of each message must not cost more than the message."""
+    described: list[Mapping[str, torch.Tensor]] = []
+
+    def counted(tensors: Mapping[str, torch.Tensor]) -> dict[str, object]:
+        described.append(tensors)
+        return told(tensors)
+
+    monkeypatch.setattr("unseen.federation.server.told", counted)
+    log = AuditLog.at(tmp_path / "audit.jsonl")
+    engine, clients = Scripted([f"c{n}" for n in range(30)], trained), 30
+    plan = replace(PLAN, rounds=2, participation=2)
+    list(federate(Method(), SHARE, plan, engine, Server(dict(STATE)), Ledger(), audit=log))
+    models = [tensors for tensors in described if any(name.startswith("state/") for name in tensors)]
+    assert len(models) == 2 + 4  # each round's, and the four that came back
+    log.write()
+    chain = read_chain(tmp_path / "audit.jsonl")
+    assert (chain.fault, chain.entries) == ("", 2 + clients + 2)  # a line per reply and one per round
+    sent = [json.loads(line)["entry"].get("sent") for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert all(one == told({f"state/{key}": value for key, value in STATE.items()}) for one in sent if one)

@@ -114,15 +114,15 @@ class AuditLog:
         """All that was noted, at once and on the disk."""
         if self.path is None or not self._waiting:
             return
-        text, head, cut = b"\n" if self._cut else b"", self.head, self._cut
+        lines, head, cut = [b"\n"] if self._cut else [], self.head, self._cut
         for what in self._waiting:
-            entry = {**what, **({"cut": digest(cut)} if cut else {}), "before": head}
-            head, cut = digest(_text(entry)), b""
-            text += json.dumps({"entry": entry, "hash": head}).encode() + b"\n"
+            text = _text({**what, **({"cut": digest(cut)} if cut else {}), "before": head})
+            head, cut = digest(text), b""
+            lines.append(b'{"entry": %b, "hash": "%b"}\n' % (text, head.encode()))  # as json.dumps would, once
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
-                file.write(text)
+                file.write(b"".join(lines))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

@@ -65,27 +65,30 @@ class Ledger:
     def refused(self, reply: Reply) -> int:
         """A reply that was not taken: its bytes, under one name. What it calls its tensors is not written down."""
         size = sum(value.nbytes for part in (reply.state, reply.report, reply.sealing) for value in part.values())
-        return self._add("up", "refused", "refused replies", [], "", size + METRIC_BYTES * len(reply.metrics))
+        return self._add("up", "refused", "refused replies", size + METRIC_BYTES * len(reply.metrics))
 
     def _count(self, direction: Direction, sort: Sort, tensors: Mapping[str, Tensor]) -> int:
-        return sum(
-            self._add(direction, sort, name, list(value.shape), str(value.dtype).removeprefix("torch."), value.nbytes)
-            for name, value in tensors.items()
-        )
+        return sum(self._add(direction, sort, name, value.nbytes, value) for name, value in tensors.items())
 
     def _count_sealing(self, direction: Direction, message: Order | Reply) -> int:
         """What secure aggregation sends, by its step: their names are those of the clients."""
         size = sum(value.nbytes for value in message.sealing.values())
-        return self._add(direction, "masked", message.kind, [], "", size) if size else 0
+        return self._add(direction, "masked", message.kind, size) if size else 0
 
     def _count_metrics(self, metrics: Metrics) -> int:
-        return sum(self._add("up", "metrics", name, [], "float64", METRIC_BYTES) for name in metrics)
+        return sum(self._add("up", "metrics", name, METRIC_BYTES, dtype="float64") for name in metrics)
 
-    def _add(self, direction: Direction, sort: Sort, name: str, shape: list[int], dtype: str, size: int) -> int:
-        entry = self.entries.setdefault(
-            f"{direction}/{sort}/{name}", Crossing(direction, sort, name, shape, dtype, size)
-        )
-        if size > entry.bytes:
+    def _add(
+        self, direction: Direction, sort: Sort, name: str, size: int, value: Tensor | None = None, dtype: str = ""
+    ) -> int:
+        key = f"{direction}/{sort}/{name}"
+        entry = self.entries.get(key)
+        # Shape and dtype are spelled only if they are news: a model may go to 100,000 clients to be measured.
+        if entry is None or size > entry.bytes:
+            shape = [] if value is None else list(value.shape)
+            if entry is None:
+                dtype = dtype if value is None else str(value.dtype).removeprefix("torch.")
+                entry = self.entries[key] = Crossing(direction, sort, name, shape, dtype, size)
             entry.shape, entry.bytes = shape, size
         entry.crossings += 1
         entry.total += size

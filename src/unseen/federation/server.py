@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -80,6 +81,7 @@ class Exchange:
     norms: dict[ClientId, float] = field(default_factory=dict)  # of the good updates
     refused: list[str] = field(default_factory=list)
     missing: list[ClientId] = field(default_factory=list)
+    _last_sent: tuple[Tensors | None, dict[str, Any]] = (None, {})  # never changed, only replaced
 
     def replies(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
         """Good replies, as they arrive."""
@@ -114,18 +116,30 @@ class Exchange:
         self.missing += silent
 
     def _note(self, reply: Reply, order: Order, fault: str, norm: float | None) -> None:
+        if self.audit.path is None:
+            return
         self.audit.note(
             "reply",
             round=order.round,
             client=reply.client,
             sender=reply.sender,
             asked=order.kind,
-            sent=told(carried(order)),
+            sent=self._sent(order),
             got=told(carried(reply)),
             images=reply.num_examples,
             norm=norm if reply.state else None,  # of what is masked, nobody knows
             refused=fault or None,
         )
+
+    def _sent(self, order: Order) -> dict[str, Any]:
+        """What `told` says of an order. Most of a round's have the same model and nothing else: once is enough."""
+        state, said = self._last_sent
+        plain = not order.brief and not order.sealing
+        if not plain or order.state is not state:
+            said = told(carried(order))
+        if plain:
+            self._last_sent = order.state, said
+        return said
 
     def refuse(self, reply: Reply, fault: str) -> None:
         self.metrics.pop(reply.client, None)
