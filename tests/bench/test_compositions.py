@@ -13,6 +13,7 @@ import pytest
 
 from tests.bench.test_results_docs import script as script  # a fixture
 from tests.report.runs import invent
+from unseen.core.errors import UserError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 DOMAINS = ("ink", "street", "colour", "outline")
@@ -93,6 +94,47 @@ def test_one_that_failed_is_out(compose: ModuleType) -> None:
     runs["swad", frozenset({"ink", "colour"})] = None
     found = chosen(compose, "ink", runs, list(worth), kept=(3, 2, 2), joined=3, grown=2)
     assert [name for name, _ in found.ranked[1]] == ["mixstyle", "fedavg"] and found.best[0] == "mixstyle"
+
+
+def test_a_search_that_was_stopped_goes_on_from_its_record(
+    compose: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worth = {"fedavg": 0.2, "mixstyle": 0.3, "swad": 0.4}
+    done: list[str] = []
+
+    class Trials:
+        domains = list(DOMAINS)
+
+        def __init__(self, *_: object) -> None: ...
+
+        def job(self, method: str, pair: frozenset[str]) -> None:
+            if len(done) == 7:
+                raise KeyboardInterrupt
+            done.append(f"{method} {sorted(pair)}")
+
+        def outcome(self, method: str, pair: frozenset[str], job: None) -> dict[str, object]:
+            value = sum(worth[part] for part in method.split("+"))
+            return {"method": method, "without": sorted(pair), "accuracy": dict.fromkeys(sorted(pair), value)}
+
+    monkeypatch.setattr(compose, "Trials", Trials)
+    monkeypatch.setattr(compose, "sweep", lambda *_, **__: None)
+    words = ["digits", "--work", str(tmp_path), "--records", str(tmp_path), "--methods", ",".join(worth)]
+    monkeypatch.setattr("sys.argv", ["compose.py", *words])
+    with pytest.raises(KeyboardInterrupt):
+        compose.main()
+    kept = json.loads((tmp_path / "digits.json").read_text())
+    assert len(kept["runs"]) == 7 and not any(found["finished"] for found in kept["found"])
+    done.clear()
+    done.extend(["before"] * 8)  # the limit above does not hold any more
+    compose.main()
+    whole = json.loads((tmp_path / "digits.json").read_text())
+    assert whole["runs"][:7] == kept["runs"] and all(found["finished"] for found in whole["found"])
+    # Three methods and one pair, each without every pair of domains: a run serves two targets.
+    assert len(whole["runs"]) == 4 * 6 and len(set(done)) == len(whole["runs"]) - 7 + 1
+    assert capsys.readouterr().out.count("mixstyle+swad, 70.0 % on left-out sources") == 4
+    monkeypatch.setattr("sys.argv", ["compose.py", *words, "--rounds", "9"])
+    with pytest.raises(UserError, match="move it away"):
+        compose.main()
 
 
 def test_the_table_says_what_was_searched_and_what_was_found(
