@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --no-compile --disable-pip-v
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test example flower check results bench clean docs dist
+.PHONY: help setup demo test example flower check results bench clean site docs dist
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1 \t/' | expand -t 16
@@ -53,8 +53,10 @@ bench: setup ## speed, as ratios measured side by side
 	@for file in benchmarks/overhead.py benchmarks/store.py benchmarks/clients.py benchmarks/kernels.py benchmarks/server.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 	@$(BIN)/unseen cost --methods all
 
-docs: setup ## the documentation site, in build/site; a broken link is an error; no network once its packages are there
+site: setup # the packages that build the documentation site
 	@$(BIN)/python -c 'import mkdocs, mkdocstrings, latex2mathml' 2>/dev/null || $(PIP) -e '.[docs]'
+
+docs: site ## the documentation site, in build/site; a broken link is an error; no network once its packages are there
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
 

@@ -160,6 +160,18 @@ def test_every_method_has_a_page_a_name_and_its_numbers_there() -> None:
         assert f"| [`{name}`](" in listed, name
 
 
+def test_every_command_has_its_options_on_the_page() -> None:
+    def below(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[str]:
+        if isinstance(command, click.Group):
+            for name, one in command.commands.items():
+                yield from below(one, (*words, name))
+        else:
+            yield " ".join(words)
+
+    page = (ROOT / "docs/reference/options.md").read_text()
+    assert re.findall(r"^<!-- options: (.+) -->$", page, re.MULTILINE) == list(below(typer.main.get_command(app)))
+
+
 def test_the_drawings_of_verbs_are_what_the_methods_say() -> None:
     script = ROOT / "docs/figures/verbs.py"
     spec = importlib.util.spec_from_file_location("verbs", script)

@@ -115,7 +115,7 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
-MARKS = re.compile(r"^<!-- (options|settings)(?:: ([a-z ]+))? -->$", re.MULTILINE)
+MARKS = re.compile(r"^<!-- (options|settings)(?:: ([a-z -]+))? -->$", re.MULTILINE)
 
 
 def _row(*cells: str) -> str:

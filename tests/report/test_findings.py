@@ -17,7 +17,7 @@ from unseen.reports.findings import findings
 from unseen.reports.live import live_page, serving
 from unseen.reports.names import TITLES, colour_of, titled
 from unseen.reports.page import write_page
-from unseen.reports.tables import accuracy_grid, latex, markdown, statistics_grid
+from unseen.reports.tables import accuracy_grid, folders_grid, latex, markdown, statistics_grid, telling
 from unseen.runs.directory import find_runs
 
 
@@ -87,6 +87,19 @@ def test_a_caption_has_one_line(tmp_path: Path) -> None:
     assert lines[0].startswith("% Mean") and any(line.startswith("FedAvg &") for line in lines)
 
 
+def test_a_column_that_says_nothing_is_left_out_for_people_and_kept_in_files(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.50, "moon": 0.6}, seeds=[0])
+    grid = statistics_grid(collect(tmp_path).groups[0])
+    shown = telling(grid)
+    assert set(grid.columns) - set(shown.columns) == {"Std", "95 % interval", "95 % of Δ", "p", "p (Holm)"}
+    assert all(len(row) == len(shown.columns) for row in shown.rows)
+    assert shown.notes[0] == "There are too few seeds for intervals: they need 3."
+    assert not [note for note in shown.notes if note.startswith("95 %")]
+    invent(tmp_path, {"fedavg": 0.50, "moon": 0.6})
+    whole = statistics_grid(collect(tmp_path).groups[0])
+    assert telling(whole).columns == whole.columns
+
+
 def test_two_folders_stand_in_one_table(tmp_path: Path) -> None:
     invent(tmp_path / "before", {"fedavg": 0.50})
     invent(tmp_path / "after", {"fedavg": 0.55, "moon": 0.45})
@@ -98,6 +111,12 @@ def test_two_folders_stand_in_one_table(tmp_path: Path) -> None:
     assert any(s.startswith("FedAvg [after] is ahead of FedAvg [before] by 5.0 points, 6 of 6") for s in said)
     page = write_page(found, tmp_path / "both.html").read_text()
     assert "FedAvg [before]" in page and "MOON [after]" in page
+    assert "<h1>unseen: before and after</h1>" in page and 'id="g0-folders"' in page
+    grid = folders_grid(group, found.beside)
+    assert grid is not None
+    ((name, before, after, difference, _, pairs),) = grid.rows  # MOON is in one folder only
+    words = [cell.words for cell in (name, before, after, difference, pairs)]
+    assert words == ["FedAvg", "50.60 ± 0.10", "55.60 ± 0.10", "+5.00", "6/0/6"]
 
 
 def test_the_live_page_is_for_this_machine_alone(tmp_path: Path) -> None:

@@ -235,6 +235,7 @@ class Collection(Shown):
     groups: list[Group]
     unfinished: list[RunDirectory]
     about: dict[str, Any]  # bench.json: commands, labels, order; {} where there is none
+    beside: Sequence[str] = ()  # the names of the folders, where there are several
 
     def lines(self) -> list[str]:
         count = sum(len(row.results) for group in self.groups for row in group.rows)
@@ -336,7 +337,7 @@ def collect_beside(folders: Sequence[Path]) -> Collection:
             whole.targets += [target for target in group.targets if target not in whole.targets]
     about = {"commands": [command for one in found for command in one.about.get("commands", [])]}
     unfinished = [run for one in found for run in one.unfinished]
-    return Collection(folders[0], sorted(groups.values(), key=lambda group: group.title), unfinished, about)
+    return Collection(folders[0], sorted(groups.values(), key=lambda group: group.title), unfinished, about, names)
 
 
 def _fill_chosen(group: Group, defaults: Sequence[Sequence[str]]) -> None:

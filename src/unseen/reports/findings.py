@@ -22,9 +22,10 @@ def findings(group: Group, baseline: str | None = None) -> list[str]:
     elif len(ranked) > 1:
         best, second = ranked[:2]
         ahead = group.average(best).mean - group.average(second).mean
+        behind = f"follows {ahead:.1f} points behind" if round(ahead, 1) else "is level with it"
         said.append(
             f"{plain_name(best)} has the best mean over unseen domains, {group.average(best).mean:.1f} %; "
-            f"{plain_name(second)} follows {ahead:.1f} points behind."
+            f"{plain_name(second)} {behind}."
         )
     against = group.baseline(baseline)
     compared = sorted(group.comparisons(baseline).items(), key=lambda pair: -pair[1].difference)

@@ -29,6 +29,7 @@ from unseen.reports.tables import (
     GridCell,
     accuracy_grid,
     cost_grid,
+    folders_grid,
     inference_grid,
     is_measured,
     measures_grid,
@@ -61,7 +62,7 @@ def write_page(collection: Collection, path: Path, baseline: str | None = None, 
 
 
 def _page(collection: Collection, baseline: str | None, target: str | None) -> Iterator[str]:
-    title = f"unseen: {collection.folder.resolve().name}"
+    title = f"unseen: {' and '.join(collection.beside) or collection.folder.resolve().name}"
     yield "<!doctype html>\n"
     yield f'<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -75,20 +76,23 @@ def _page(collection: Collection, baseline: str | None, target: str | None) -> I
         yield f", {len(collection.unfinished)} not finished"
     yield ". Accuracy is on a domain that no client had; numbers of different protocols are never in one table.</p>"
     for number, group in enumerate(collection.groups):
-        yield from _group(group, number, baseline, target)
+        yield from _group(group, number, baseline, target, collection.beside)
     yield audit_section(collection.folder)
     yield from _again(collection)
     yield f"<footer>Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by unseen.</footer>"
     yield f"</main><script>{drawing}</script><script>{SCRIPT}</script></body></html>\n"
 
 
-def _group(group: Group, number: int, baseline: str | None, target: str | None) -> Iterator[str]:
+def _group(
+    group: Group, number: int, baseline: str | None, target: str | None, folders: Sequence[str]
+) -> Iterator[str]:
     group = replace(group, rows=group.best())  # best first; the tables on disk keep the order that was asked for
     shades = _shades(group, baseline)
     mark = f"g{number}-"
     insights = _insights(group, target or group.hardest())
     sections: list[tuple[str, str, str]] = [
         ("summary", "In short", _summary(group, baseline)),
+        ("folders", "Between the folders", _folders(group, folders)),
         ("leaderboard", "Leaderboard", "".join(_leaderboard(group, baseline))),
         ("heat", "Methods by unseen domain", _heat(group)),
         ("curves", "Over the rounds", _curves(group, shades)),
@@ -140,6 +144,11 @@ def _cell(cell: GridCell, column: int) -> str:
     inside = text(cell.words)
     inside = {1: f"<b>{inside}</b>", 2: f"<u>{inside}</u>"}.get(cell.place, inside)
     return f"<{tag}{kind}{value}>{inside}</{tag}>"
+
+
+def _folders(group: Group, names: Sequence[str]) -> str:
+    grid = folders_grid(group, names) if len(names) > 1 else None
+    return table(telling(grid)) if grid is not None else ""
 
 
 def _leaderboard(group: Group, baseline: str | None) -> Iterator[str]:

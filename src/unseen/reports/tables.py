@@ -14,7 +14,7 @@ from unseen.core.words import cell as worded
 from unseen.core.words import megabytes, plain
 from unseen.experiments.collect import Collection, Group, Row
 from unseen.experiments.published import TABLES, PaperTable, Published, beside
-from unseen.experiments.statistics import LEAST_SEEDS, Summary, average_over_targets, summarise
+from unseen.experiments.statistics import LEAST_SEEDS, Summary, average_over_targets, compare, summarise
 from unseen.reports.names import titled
 
 
@@ -204,6 +204,54 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
             "are not independent.",
         ]
     return grid
+
+
+def folders_grid(group: Group, names: Sequence[str]) -> Grid | None:
+    """The same methods in several folders: how far each is from the first one, paired by target and seed."""
+    first, *others = names
+    rows = {row.label: row for row in group.rows}
+    shown = [row.label.removesuffix(f" [{first}]") for row in group.rows if row.label.endswith(f" [{first}]")]
+    columns = ["Method", *names, *(f"Δ of {name}" for name in others), "95 % of Δ", "Wins/losses/pairs"]
+    if len(others) > 1:  # then a difference for each, and no room for how sure it is
+        columns = columns[:-2]
+    grid = Grid(
+        f"folders-{group.name}", f"The folders side by side, average unseen accuracy (%): {group.title}", columns
+    )
+    for label in shown:
+        own = [rows.get(f"{label} [{name}]") for name in names]
+        if sum(row is not None for row in own) < 2 or own[0] is None:
+            continue
+        averages = [group.average(row) if row is not None else summarise([]) for row in own]
+        compared = [
+            compare({"first": own[0].scores(), "other": row.scores()}, "first").get("other")
+            if row is not None
+            else None
+            for row in own[1:]
+        ]
+        cells = [
+            GridCell(label, title=titled(label)),
+            *(GridCell(spelled(s), number=s.mean, spread=s.std) for s in averages),
+        ]
+        cells += [
+            GridCell("-") if one is None else GridCell(f"{one.difference:+.2f}", number=one.difference)
+            for one in compared
+        ]
+        if len(others) == 1:
+            (one,) = compared
+            cells += (
+                [GridCell("-")] * 2
+                if one is None
+                else [
+                    GridCell(FEW if math.isnan(one.low) else f"{one.low:+.2f} to {one.high:+.2f}", number=one.high),
+                    GridCell(f"{one.wins}/{one.losses}/{one.pairs}", number=one.wins),
+                ]
+            )
+        grid.rows.append(cells)
+    grid.notes.append(
+        f"Δ: to {first}, the mean over pairs of target and seed that both have. 95 % of Δ: a bootstrap over seeds within "
+        "targets. Methods that only one folder has are in the tables below."
+    )
+    return grid if grid.rows else None
 
 
 MEASURES = {
