@@ -203,11 +203,11 @@ def bench(
     jobs = grid.begin(planned, folder)
     count = check_workers(workers) or spare_workers(jobs[0].settings.plan.device)
     if watching is not None:
-        failed = grid.carry_out(jobs, count, watching)
+        failed = grid.run_jobs(jobs, count, watching)
     else:
         shown = board_for(jobs, count, progress)
         try:
-            failed = grid.carry_out(jobs, count, shown)
+            failed = grid.run_jobs(jobs, count, shown)
         finally:
             shown.close()
     if failed:

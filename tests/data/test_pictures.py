@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from unseen.core.errors import UserError
-from unseen.data.pictures import Converted, decode, picture_of, told
+from unseen.data.pictures import Converted, conversions, decode, picture_of
 
 S = 4
 
@@ -55,7 +55,7 @@ def test_sixteen_bits_are_scaled_by_their_depth(tmp_path: Path, name: str) -> No
     Image.fromarray(grey([[0, 4095], [2048, 16]])).save(tmp_path / name)
     assert same_in_all_channels(decode(tmp_path / name, 2, found)) == [[0, 255], [128, 1]]
     assert sum(found.values()) == 2 and "12-bit grey in 16 bits, scaled by 4095" in found
-    assert "1 images were converted: 16-bit grey, scaled by 65535" in told(found)
+    assert "1 images were converted: 16-bit grey, scaled by 65535" in conversions(found)
 
 
 def test_an_array_is_read_as_the_file_with_the_same_pixels(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from unseen.core.metrics import calibration_curve
 from unseen.core.types import Order, Reply, Site
 from unseen.data.memory import TensorImages
 from unseen.engines.local import LocalEngine
-from unseen.federation.calibrate import SENT, SHAPES, Tally, faults, pooled, told_of_look
+from unseen.federation.calibrate import SENT, SHAPES, Tally, faults, look_of_site, pooled
 from unseen.federation.ledger import Ledger
 from unseen.federation.messages import pack_order, unpack_order
 from unseen.federation.server import evaluate
@@ -26,7 +26,7 @@ def told(logits: torch.Tensor, labels: torch.Tensor, size: int = 7) -> dict[str,
     tally = Tally()
     for x, y in zip(logits.split(size), labels.split(size), strict=True):
         tally.add(x, y)
-    return tally.told()
+    return tally.numbers()
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_batches_do_not_matter_and_no_images_tell_nothing(clients: list[tupl
     x, y = clients[0]
     one, two = told(x, y, 7), told(x, y, 40)
     assert all(torch.allclose(one[name].double(), two[name].double()) for name in SHAPES)
-    assert Tally().told() == {} and pooled({}) is None and pooled({"a": {}}) is None
+    assert Tally().numbers() == {} and pooled({}) is None and pooled({"a": {}}) is None
     assert told(torch.full((2, 3), torch.nan), torch.zeros(2, dtype=torch.int64)) == {}
 
 
@@ -97,7 +97,7 @@ def site(train: int, validation: int) -> Site:
 
 def test_the_look_is_of_training_images_and_its_limit_of_validation_images() -> None:
     here = site(60, 40)
-    found = told_of_look(here)
+    found = look_of_site(here)
     looks = look_of(here.train.batch(torch.arange(60)).x.numpy())
     assert found["look_mean"].numpy() == pytest.approx(looks.mean(axis=0), rel=1e-5)
     whole = np.cov(looks.T, bias=True)[np.triu_indices(NUMBERS)]
@@ -105,12 +105,12 @@ def test_the_look_is_of_training_images_and_its_limit_of_validation_images() -> 
     own = Look(found["look_mean"].tolist(), found["look_covariance"].tolist(), float(found["look_limit"]))
     distances = np.sort(own.distance(look_of(here.validation.batch(torch.arange(40)).x.numpy())))
     assert distances[-1] == pytest.approx(1) and distances[-2] < 1, "97.5 % of 41 is the 40th"
-    assert told_of_look(site(29, 40)) == told_of_look(site(60, 9)) == {}, "a mean over so few would show them"
+    assert look_of_site(site(29, 40)) == look_of_site(site(60, 9)) == {}, "a mean over so few would show them"
 
 
 def test_looks_come_with_the_calibration_and_are_pooled_as_they_are() -> None:
     told_here = told(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
-    with_look = {**told_here, **told_of_look(site(60, 40))}
+    with_look = {**told_here, **look_of_site(site(60, 40))}
     assert faults(with_look) == ""
     found = pooled({"a": with_look, "b": told_here})
     assert found is not None and len(found.looks) == 1
@@ -160,13 +160,13 @@ def test_over_the_wire_the_same_bits_counted_by_the_ledger(tmp_path: Path) -> No
         assert ledger.total("up", "calibration") == told_by_all + looks
         assert SENT in ledger.sentence() and ledger.beyond_weights() == "" and ledger.per_trip("up") == 0
     one, two = answers
-    assert pooled(one.told) == pooled(two.told) is not None
-    assert one.clients == two.clients and set(one.told) == set(fed.clients)
+    assert pooled(one.calibrating) == pooled(two.calibrating) is not None
+    assert one.clients == two.clients and set(one.calibrating) == set(fed.clients)
     assert before == fed.ledger.per_trip("up")
     # An order for test images still calibrates by validation images; there are no test images here.
     with LocalEngine(fed.runner, fed.clients, 1) as engine:
         test = evaluate(engine, fed.server.state, 1, Ledger(), "test", calibrate=True)
-    assert test.clients == {} and pooled(test.told) == pooled(one.told)
+    assert test.clients == {} and pooled(test.calibrating) == pooled(one.calibrating)
     assert unpack_order(pack_order("a", Order("evaluate", 1, {}, calibrate=True)))[1].calibrate
 
 
@@ -182,4 +182,4 @@ def test_a_liar_is_left_out_and_named() -> None:
             return [Reply("a", "evaluate", 1, 2, report=good), Reply("b", "evaluate", 1, 2, report=wrong)]
 
     found = evaluate(Two(), {}, 1, Ledger(), calibrate=True)  # type: ignore[arg-type]
-    assert set(found.told) == {"a"} and len(found.refused) == 1 and '"b"' in found.refused[0]
+    assert set(found.calibrating) == {"a"} and len(found.refused) == 1 and '"b"' in found.refused[0]

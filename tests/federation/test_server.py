@@ -13,7 +13,7 @@ import torch
 from tests.tiny_work import PLAN
 from unseen.core.errors import UserError
 from unseen.core.types import Order, Reply, Server, Share
-from unseen.federation.audit import AuditLog, read_chain, told
+from unseen.federation.audit import AuditLog, read_chain, summary
 from unseen.federation.checks import faults
 from unseen.federation.ledger import Ledger
 from unseen.federation.server import evaluate, federate, sample
@@ -253,9 +253,9 @@ def test_a_model_that_goes_to_many_is_described_once(tmp_path: Path, monkeypatch
 
     def counted(tensors: Mapping[str, torch.Tensor]) -> dict[str, object]:
         described.append(tensors)
-        return told(tensors)
+        return summary(tensors)
 
-    monkeypatch.setattr("unseen.federation.server.told", counted)
+    monkeypatch.setattr("unseen.federation.server.summary", counted)
     log = AuditLog.at(tmp_path / "audit.jsonl")
     engine, clients = Scripted([f"c{n}" for n in range(30)], trained), 30
     plan = replace(PLAN, rounds=2, participation=2)
@@ -266,4 +266,4 @@ def test_a_model_that_goes_to_many_is_described_once(tmp_path: Path, monkeypatch
     chain = read_chain(tmp_path / "audit.jsonl")
     assert (chain.fault, chain.entries) == ("", 2 + clients + 2)  # a line per reply and one per round
     sent = [json.loads(line)["entry"].get("sent") for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert all(one == told({f"state/{key}": value for key, value in STATE.items()}) for one in sent if one)
+    assert all(one == summary({f"state/{key}": value for key, value in STATE.items()}) for one in sent if one)

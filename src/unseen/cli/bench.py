@@ -121,7 +121,7 @@ def bench(
                 from unseen.reports.live import serving
 
                 shown.said(f"watch it at {stack.enter_context(serving(jobs, folder, at_once))}")
-            failed = grid.carry_out(jobs, at_once, shown, options)
+            failed = grid.run_jobs(jobs, at_once, shown, options)
     except KeyboardInterrupt:
         shown.close()
         shown.said("Stopped; the same command goes on, each run after its last finished round.")

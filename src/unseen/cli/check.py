@@ -40,7 +40,7 @@ def check(
     end, and the exit code is then 3.
     """
     from unseen.api import load, write_check
-    from unseen.data.pictures import Converted, told
+    from unseen.data.pictures import Converted, conversions
     from unseen.experiments.check import check as checked
 
     trained, console = load(directory, device=device), errors()
@@ -57,7 +57,7 @@ def check(
             converted=converted,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    for sentence in told(converted):
+    for sentence in conversions(converted):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     page, metrics = write_check(found, trained, out)
     if as_json:

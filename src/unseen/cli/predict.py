@@ -38,7 +38,7 @@ def predict(
     """
     from unseen.api import load
     from unseen.core.errors import UserError
-    from unseen.data.pictures import Converted, told
+    from unseen.data.pictures import Converted, conversions
     from unseen.runs.model import find_images, predict_files
 
     count, trained = len(find_images(images)), load(directory, device=device)
@@ -64,7 +64,7 @@ def predict(
     found = predict_files(trained, images, broken, coverage, converted)
     shown = track(found, "classifying", count, console=console, transient=True, disable=not console.is_terminal)
     rows = list(shown)
-    for sentence in told(converted):
+    for sentence in conversions(converted):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     if not rows:
         raise UserError(f"None of the {count} files in {images} can be read as an image.")

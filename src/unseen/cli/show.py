@@ -22,7 +22,7 @@ from unseen.cli.screen import (
     print_table,
     say,
 )
-from unseen.core.words import megabytes
+from unseen.core.words import PEEKS, megabytes
 from unseen.runs.results import mark_of
 from unseen.runs.settings import NO_TARGET
 
@@ -83,7 +83,7 @@ def _summary(folder: Path, runs: Sequence[RunDirectory]) -> None:
             marked |= (beyond := bool(about.beyond_weights))
             numbers = [
                 f"{about.selected_round}/{about.rounds}",
-                percent(about.accuracy) + (" PEEKS" if about.peeks else ""),
+                percent(about.accuracy) + (f" {PEEKS}" if about.peeks else ""),
                 percent(about.in_domain_accuracy),
                 megabytes(about.bytes_up) + (" *" if beyond else ""),
             ]

@@ -91,7 +91,7 @@ def squeezed(colour: Image.Image, size: int) -> Pixels:
     return np.asarray(colour, dtype=np.uint8)
 
 
-def told(converted: Converted) -> list[str]:
+def conversions(converted: Converted) -> list[str]:
     """A sentence for each kind of conversion."""
     return [f"{count:,} images were converted: {what}" for what, count in sorted(converted.items())]
 

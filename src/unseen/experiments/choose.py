@@ -186,7 +186,7 @@ def choose(
         for run, job in zip(wanted, jobs, strict=True):
             runners[label_of(run.settings, run.method.about.remark)].jobs.append(job)
         said(f"seed {seed}, {rung + 1} of {len(seeds)}: {len(jobs)} runs; the time left is that of this seed")
-        grid.carry_out(jobs, workers, watching)
+        grid.run_jobs(jobs, workers, watching)
     choice = decide(list(runners.values()), sites, seeds, plan.runs[0].settings)
     choice.write(out / "choice.json")
     return choice

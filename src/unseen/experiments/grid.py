@@ -169,7 +169,7 @@ def begin(plan: BenchPlan, out: Path, command: str = "") -> list[Job]:
     return make_jobs([run.settings for run in plan.runs], out)
 
 
-def carry_out(jobs: Sequence[Job], workers: int, watching: Watching, options: Sequence[str] = ()) -> list[Job]:
+def run_jobs(jobs: Sequence[Job], workers: int, watching: Watching, options: Sequence[str] = ()) -> list[Job]:
     """All runs that are not finished, `workers` at once. Returns those that failed."""
     sweep(jobs, workers, watching, options=options)
     return [job for job in jobs if job.status == "failed"]

@@ -30,7 +30,7 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def told(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def summary(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """A message's tensors in short: how many, how many bytes, and a digest of their names, shapes and dtypes."""
     names = "\n".join(sorted(f"{name}|{value.dtype}|{tuple(value.shape)}" for name, value in tensors.items()))
     size = sum(value.nbytes for value in tensors.values())

@@ -87,7 +87,7 @@ class Tally:
         bin_B = ((odds_B - LOWEST) / WIDTH).floor().clamp(0, ODDS_BINS - 1).long()
         self._odds += torch.bincount(bin_B, minlength=ODDS_BINS)
 
-    def told(self) -> Tensors:
+    def numbers(self) -> Tensors:
         """What leaves the client; nothing where it has no validation images, or the model gives no numbers."""
         if not self._largest or not self._sound:
             return {}
@@ -100,7 +100,7 @@ class Tally:
         }
 
 
-def told_of_look(site: Site) -> Tensors:
+def look_of_site(site: Site) -> Tensors:
     """How a client's images look. Nothing where it has too few to speak of without showing them."""
     if len(site.train) < FEWEST_TRAINING or len(site.validation) < FEWEST_VALIDATION:
         return {}
@@ -108,8 +108,8 @@ def told_of_look(site: Site) -> Tensors:
     own = Look(mean.tolist(), covariance.tolist(), 1.0).distance(_looks(site.validation, MOST_LOOKED_AT))
     place = min(len(own), math.ceil(LIKE_IN_EACH * (len(own) + 1)))  # as in conformal prediction
     limit = np.partition(own, place - 1)[place - 1 : place]
-    told = {"look_mean": mean, "look_covariance": covariance, "look_limit": limit.astype(np.float32)}
-    return {name: torch.from_numpy(value) for name, value in told.items()}
+    sent = {"look_mean": mean, "look_covariance": covariance, "look_limit": limit.astype(np.float32)}
+    return {name: torch.from_numpy(value) for name, value in sent.items()}
 
 
 def _looks(images: ImageSet, most: int) -> Numbers:
@@ -126,38 +126,38 @@ def _quantiles(values: Tensor, levels: Tensor) -> Tensor:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def faults(told: Mapping[str, Tensor]) -> str:
+def faults(sent: Mapping[str, Tensor]) -> str:
     """Why a client's numbers cannot be used; empty when they can. NaN and infinity are looked for with every report."""
-    if not told:
+    if not sent:
         return ""
-    wanted = SHAPES | OF_LOOKS if OF_LOOKS.keys() & told.keys() else SHAPES
-    if set(told) != set(wanted):
-        return f"its calibration has {', '.join(sorted(told))}, not {', '.join(wanted)}"
+    wanted = SHAPES | OF_LOOKS if OF_LOOKS.keys() & sent.keys() else SHAPES
+    if set(sent) != set(wanted):
+        return f"its calibration has {', '.join(sorted(sent))}, not {', '.join(wanted)}"
     for name, (dtype, shape) in wanted.items():
-        if told[name].dtype != dtype or tuple(told[name].shape) != shape:
-            return f'"{name}" of its calibration is {told[name].dtype} of shape {tuple(told[name].shape)}'
-    images = int(told["true_odds"].sum())
-    if bool((told["true_odds"] < 0).any()) or images < 1:
+        if sent[name].dtype != dtype or tuple(sent[name].shape) != shape:
+            return f'"{name}" of its calibration is {sent[name].dtype} of shape {tuple(sent[name].shape)}'
+    images = int(sent["true_odds"].sum())
+    if bool((sent["true_odds"] < 0).any()) or images < 1:
         return "its calibration counts no images"
-    if bool((told["loss"] < 0).any()) or float(told["gap"].abs().sum(1).max()) > images * (1 + 1e-9):
+    if bool((sent["loss"] < 0).any()) or float(sent["gap"].abs().sum(1).max()) > images * (1 + 1e-9):
         return "the sums of its calibration do not fit its number of images"
-    if bool((told["largest_logit"].diff() < 0).any()):
+    if bool((sent["largest_logit"].diff() < 0).any()):
         return 'the points "largest_logit" of its calibration do not rise'
-    return _look_fault(told) if "look_mean" in told else ""
+    return _look_fault(sent) if "look_mean" in sent else ""
 
 
-def _look_fault(told: Mapping[str, Tensor]) -> str:
+def _look_fault(sent: Mapping[str, Tensor]) -> str:
     """The numbers of a picture have bounds, so their means and covariances have them too."""
-    if bool((told["look_mean"].abs() > LARGEST).any()) or bool((told["look_covariance"].abs() > LARGEST**2).any()):
+    if bool((sent["look_mean"].abs() > LARGEST).any()) or bool((sent["look_covariance"].abs() > LARGEST**2).any()):
         return "the look of its images has larger numbers than pictures can have"
-    if not 0 <= float(told["look_limit"]) <= FURTHEST:
-        return f"the limit of its images' look is {float(told['look_limit']):g}"
+    if not 0 <= float(sent["look_limit"]) <= FURTHEST:
+        return f"the limit of its images' look is {float(sent['look_limit']):g}"
     return ""
 
 
-def pooled(told: Mapping[ClientId, Tensors], model: str = "") -> Calibration | None:
-    """One calibration from all clients' numbers, in the clients' order; None where nobody told any."""
-    known = [each for each in told.values() if each]
+def pooled(sent: Mapping[ClientId, Tensors], model: str = "") -> Calibration | None:
+    """One calibration from all clients' numbers, in the clients' order; None where nobody sent any."""
+    known = [each for each in sent.values() if each]
     if not known:
         return None
     loss, gap = sum(each["loss"] for each in known), sum(each["gap"] for each in known)
@@ -178,8 +178,8 @@ def pooled(told: Mapping[ClientId, Tensors], model: str = "") -> Calibration | N
     )
 
 
-def _look(told: Tensors) -> Look:
-    return Look(told["look_mean"].tolist(), told["look_covariance"].tolist(), float(told["look_limit"]))
+def _look(sent: Tensors) -> Look:
+    return Look(sent["look_mean"].tolist(), sent["look_covariance"].tolist(), float(sent["look_limit"]))
 
 
 def _pooled_points(known: list[Tensors]) -> list[float]:

@@ -14,7 +14,7 @@ from unseen.core.platform import keep_freed_memory
 from unseen.core.seeding import derive, torch_generator
 from unseen.core.tensors import load, pick, prefixed, snapshot, unprefixed
 from unseen.core.types import Batch, ClientId, ImageSet, Metrics, Order, Reply, Site, Tensors, Work
-from unseen.federation.calibrate import Tally, told_of_look
+from unseen.federation.calibrate import Tally, look_of_site
 from unseen.federation.client_state import ClientStates
 from unseen.federation.measure import Also, Score, measure, precision
 from unseen.method import Method
@@ -62,9 +62,9 @@ class ClientRunner:
             if order.kind == "evaluate":
                 if order.calibrate and also is None:
                     self._evaluate(site.validation, order.state, tally.add)
-                told = tally.told()
-                told |= told_of_look(site) if told else {}
-                return Reply(client, order.kind, order.round, len(images or ()), report=told, metrics=metrics)
+                numbers = tally.numbers()
+                numbers |= look_of_site(site) if numbers else {}
+                return Reply(client, order.kind, order.round, len(images or ()), report=numbers, metrics=metrics)
             work = self._work_for(client, site, order)
             if order.kind == "survey":
                 self.net.eval()

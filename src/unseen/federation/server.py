@@ -14,7 +14,7 @@ from unseen.core.plan import Plan
 from unseen.core.seeding import numpy_generator
 from unseen.core.tensors import pick
 from unseen.core.types import ClientId, Engine, Held, Metrics, Order, Reply, Server, Share, Tensors
-from unseen.federation.audit import AuditLog, told
+from unseen.federation.audit import AuditLog, summary
 from unseen.federation.checks import Checks, check_merged, faults, update_norm
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import Score
@@ -30,7 +30,9 @@ class Evaluation:
 
     round: int
     clients: dict[ClientId, Score]
-    told: dict[ClientId, Tensors] = field(default_factory=dict)  # what calibrates the model, where it was asked for
+    calibrating: dict[ClientId, Tensors] = field(
+        default_factory=dict
+    )  # what calibrates the model, where it was asked for
     refused: list[str] = field(default_factory=list)  # sentences: whose reply was not used, and why
 
     def accuracy(self, mean: str = "clients") -> float:
@@ -125,18 +127,18 @@ class Exchange:
             sender=reply.sender,
             asked=order.kind,
             sent=self._sent(order),
-            got=told(carried(reply)),
+            got=summary(carried(reply)),
             images=reply.num_examples,
             norm=norm if reply.state else None,  # of what is masked, nobody knows
             refused=fault or None,
         )
 
     def _sent(self, order: Order) -> dict[str, Any]:
-        """What `told` says of an order. Most of a round's have the same model and nothing else: once is enough."""
+        """What the log says of an order. Most of a round's have the same model and nothing else: once is enough."""
         state, said = self._last_sent
         plain = not order.brief and not order.sealing
         if not plain or order.state is not state:
-            said = told(carried(order))
+            said = summary(carried(order))
         if plain:
             self._last_sent = order.state, said
         return said
@@ -189,14 +191,14 @@ def federate(
             orders = {client: orders[client] for client in clients}
         # Replies are heard in a copy: orders on their way hold the old state, and a round that fails leaves no trace.
         new = replace(server, state=dict(server.state), memory=dict(server.memory))
-        heard = _Heard(method, new, exchange, plan, gather)
-        state = method.merge(new, heard.admitted(orders), partial(method.weigh, new))
+        admitted = _Admitted(method, new, exchange, plan, gather)
+        state = method.merge(new, admitted.replies(orders), partial(method.weigh, new))
         check_merged(number, state, checks.variances, exchange.norms)
         server.state, server.memory, server.round = state, new.memory, number
         server.met |= set(exchange.metrics)
         server.enrolled |= exchange.enrolled
-        left_out = [client for client in exchange.metrics if client not in heard.clients]
-        audit.note("round", round=number, merged=heard.clients, left_out=left_out)
+        left_out = [client for client in exchange.metrics if client not in admitted.clients]
+        audit.note("round", round=number, merged=admitted.clients, left_out=left_out)
         yield Round(
             number,
             model,
@@ -260,7 +262,7 @@ def _surveys(
 
 
 @dataclass
-class _Heard:
+class _Admitted:
     """The good replies to train orders on their way to `merge`: admitted by the method, then heard one by one."""
 
     method: Method
@@ -270,7 +272,7 @@ class _Heard:
     gather: Gather
     clients: list[ClientId] = field(default_factory=list)
 
-    def admitted(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
+    def replies(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
         """As they come; an error when there are too few to make a round."""
         failure: Exception | None = None
         for reply in self.method.admit(self.server, self._enough(orders)):

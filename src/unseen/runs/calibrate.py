@@ -30,7 +30,7 @@ def calibration_of(run: RunDirectory, open_engine: OpenEngine, watcher: Watcher 
         state, about = read_tensors(run.model_path)
         with open_engine(assembly, run) as engine:
             found = evaluate(engine, state, int(about["selected_round"]), Ledger(), calibrate=True)
-    calibration = pooled(found.told, tensors_digest(state))
+    calibration = pooled(found.calibrating, tensors_digest(state))
     if calibration is None:
         raise UserError(f"The clients of {run.path} have no validation images: nothing can be calibrated by them.")
     return calibration

@@ -29,7 +29,7 @@ from unseen.core.updates import stepped_state
 from unseen.core.words import megabytes
 from unseen.data.augment import augment
 from unseen.data.domains import DomainIndex
-from unseen.data.pictures import told
+from unseen.data.pictures import conversions
 from unseen.data.split import make_sites, partition
 from unseen.federation.audit import AuditLog
 from unseen.federation.calibrate import pooled
@@ -115,7 +115,7 @@ def load_data(planned: PlannedRun, watcher: Watcher) -> RunData:
     store = store_of(settings, index)
     if store.left_out:
         watcher.said(f"left out {len(store.left_out)} broken images: {', '.join(store.left_out)}")
-    for sentence in told(store.converted):
+    for sentence in conversions(store.converted):
         watcher.said(sentence)
     index = store.index
     nothing = settings.target == NO_TARGET
@@ -388,11 +388,11 @@ class Execution:
             last if images == "validation" else evaluate(self.engine, model, server.round, ledger, images, self.audit)
         )
         score, measured = self._on_target(examine, selection.state) or (NOT_TESTED, None)
-        in_domain, last_score, told = last_in_domain, score, last
+        in_domain, last_score, kept_scores = last_in_domain, score, last
         if selection.round != server.round:
             in_domain = evaluate(self.engine, selection.state, selection.round, ledger, images, self.audit, calibrates)
-            last_score, told = self._on_target(measure, model) or NOT_TESTED, in_domain
-        for sentence in told.refused:
+            last_score, kept_scores = self._on_target(measure, model) or NOT_TESTED, in_domain
+        for sentence in kept_scores.refused:
             self.watcher.said(sentence)
         result = RunResult(
             method=settings.method,
@@ -444,5 +444,5 @@ class Execution:
         # What nobody trains does not travel (a frozen tower); the file of the model has it all the same.
         still = {name: p.detach().cpu() for name, p in assembly.net.named_parameters() if not p.requires_grad}
         kept = {**still, **selection.state}
-        self.directory.finish(kept, about, pooled(told.told, tensors_digest(kept)), ledger, result)
+        self.directory.finish(kept, about, pooled(kept_scores.calibrating, tensors_digest(kept)), ledger, result)
         return result

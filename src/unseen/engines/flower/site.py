@@ -43,7 +43,7 @@ from unseen.engines.flower.own_affairs import check_own_files, check_room, own_f
 from unseen.engines.flower.privacy import LocalPrivacy
 from unseen.engines.flower.records import SENTENCE, read_order, reply_content
 from unseen.federation.audit import NAME as AUDIT
-from unseen.federation.audit import AuditLog, told
+from unseen.federation.audit import AuditLog, summary
 from unseen.federation.client import ClientRunner
 from unseen.federation.client_state import VERSIONS, ClientStates
 from unseen.federation.messages import carried
@@ -188,10 +188,10 @@ def _answer(kind: Kind, message: Message, context: Context) -> Message:
 @contextlib.contextmanager
 def _noted(log: AuditLog, order: Order, sender: str) -> Iterator[Callable[[Reply], None]]:
     """This site's own entry about an order: what came, and what left or why nothing did. Written before it leaves."""
-    what: dict[str, Any] = {"round": order.round, "sender": sender, "asked": order.kind, "got": told(carried(order))}
+    what: dict[str, Any] = {"round": order.round, "sender": sender, "asked": order.kind, "got": summary(carried(order))}
 
     def left(reply: Reply) -> None:
-        what["sent"] = told(carried(reply))
+        what["sent"] = summary(carried(reply))
         what["images"] = reply.num_examples
 
     try:
