@@ -84,7 +84,7 @@ def test_nothing_is_unpickled_and_no_model_is_copied_deeply() -> None:
         assert "torch.load(" not in text.replace("safetensors.torch.load(", ""), path
 
 
-def test_every_method_file_opens_with_its_method() -> None:
+def test_every_method_file_opens_with_the_method() -> None:
     for path in (SOURCE / "methods").glob("[a-z]*.py"):
         opening = ast.get_docstring(ast.parse(path.read_text())) or ""
         assert "The method:" in opening, path.name

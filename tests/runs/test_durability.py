@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.attempts import attempt
+from tests.report.runs import invent
 from tests.runs.test_crashes import wrong_types
 from tests.small_runs import run_local, settings
 from unseen.core.errors import UserError
@@ -134,3 +135,12 @@ def test_damaged_files_give_a_sentence_and_no_traceback(name: str, damage: str, 
             assert found.exit_code in (0, 2), (words, found.output, found.exception)
             if found.exit_code == 2:
                 assert found.stderr.strip().splitlines()[-1].startswith(("Error:", "Usage", "│", "╰")), found.stderr
+
+
+def test_records_that_were_kept_without_their_model_are_not_called_unfinished(tmp_path: Path) -> None:
+    (run,) = invent(tmp_path, {"fedavg": 0.5}, targets=("ink",), seeds=[0])
+    with pytest.raises(UserError, match=r"is finished, but its model \(model.safetensors\) is not there"):
+        load_trained(run.path)
+    (run.path / "result.json").unlink()
+    with pytest.raises(UserError, match="is not finished: go on with it by"):
+        load_trained(run.path)
