@@ -126,16 +126,16 @@ def main() -> None:
             by_pixels,
             [
                 (f"correlations by {1 - part:g}", partial(shrunk, part, look.LEAST_SPREAD))
-                for part in (0.05, 0.2, 0.5, 0.8, 1.0)
+                for part in (0.05, 0.5, look.SHRUNK, 1.0)
             ]
-            + [("correlations by 0.5, any spread", partial(shrunk, 0.5, 0.001))],
+            + [("correlations by 0.2, any spread", partial(shrunk, look.SHRUNK, 0.001))],
         )
     }
     for stage in range(3 if net is not None else 0):
         assert net is not None
         kinds[f"channels after stage {stage + 1}"] = (
             partial(by_stage, net, stage),
-            [(f"correlations by {1 - part:g}", partial(shrunk, part, 0.05)) for part in (0.5, 1.0)],
+            [(f"correlations by {1 - part:g}", partial(shrunk, part, 0.05)) for part in (0.5, look.SHRUNK, 1.0)],
         )
     found = []
     for kind, (numbers_of, distances) in kinds.items():

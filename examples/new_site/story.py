@@ -28,8 +28,8 @@ def story(work: Path, settings: dict[str, Any]) -> None:
         said.append(line)
         print(line, flush=True)
 
-    methods = settings.pop("methods", METHODS)
-    common = {"data": "folder", "root": work / "sites", **settings}
+    methods, workers = settings.pop("methods", METHODS), settings.pop("workers", None)
+    common = {"data": "folder", "root": work / "sites", "workers": workers and int(workers), **settings}
 
     # Which method? Each site is left out in turn.
     choice = unseen.choose(methods=methods, seeds="0", out=work / "choice", **common)

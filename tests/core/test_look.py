@@ -56,8 +56,9 @@ def test_distances_by_hand() -> None:
     site = Look([1.0] + [0.0] * (NUMBERS - 1), packed, limit=2.0)
     asked = np.zeros((3, NUMBERS))
     asked[0, 0], asked[1, :2], asked[2, [0, 2]] = 1.0, (3.0, 1.0), (1.0, LEAST_SPREAD * 3)
-    # The correlation is 0.8, of which half counts: [[1, 0.4], [0.4, 1]] for (1, 1) in spreads.
-    together = np.array([1.0, 1.0]) @ np.linalg.inv([[1, SHRUNK * 0.8], [SHRUNK * 0.8, 1]]) @ np.array([1.0, 1.0])
+    # The correlation is 0.8, of which a fifth counts: [[1, 0.16], [0.16, 1]] for (1, 1) in spreads.
+    counts = (1 - SHRUNK) * 0.8
+    together = np.array([1.0, 1.0]) @ np.linalg.inv([[1, counts], [counts, 1]]) @ np.array([1.0, 1.0])
     assert site.distance(asked) == pytest.approx([0, math.sqrt(together) / 2, 3 / 2])
     far = Look([9.0] * NUMBERS, packed, limit=2.0)
     assert nearest([far, site], asked) == pytest.approx(site.distance(asked))

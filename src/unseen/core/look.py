@@ -23,13 +23,13 @@ import numpy as np
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 SCALES = 4
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-SOFT = 0.01  # added before a logarithm: differences far below a hundredth of the range are noise
+SOFT = 0.04  # added before a logarithm: differences far below it, as JPEG makes them, are noise
 NUMBERS = 3 * 2 + len(QUANTILES) + 3 * SCALES * 2
-LARGEST = 5.0  # no number of a picture is larger: the logarithms are from log 0.01 to log 2.01
+LARGEST = 5.0  # no number of a picture is larger: the logarithms are from log 0.04 to log 2.04
 PAIRS = NUMBERS * (NUMBERS + 1) // 2  # of a covariance, which is symmetric
-# Correlations count by half: those of a few hundred images are rough. No spread is below 0.05: a site that has grey images
-# only should not take a trace of colour, as JPEG leaves it, for another world.
-SHRUNK, LEAST_SPREAD = 0.5, 0.05
+# Correlations count by a fifth: those of a few hundred images are rough. No spread is below 0.05: a site that has grey
+# images only should not take a trace of colour for another world. Chosen by sources alone: benchmarks/look.py.
+SHRUNK, LEAST_SPREAD = 0.8, 0.05
 FURTHEST = 2 * LARGEST / LEAST_SPREAD * (NUMBERS / SHRUNK) ** 0.5  # no picture is further from a mean
 
 
