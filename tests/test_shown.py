@@ -11,7 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 import pytest
 
-from tests.report.runs import ROUNDS, invent
+from tests.reports.runs import ROUNDS, invent
 from unseen.api import Evaluated, Evaluations
 from unseen.core.errors import UserError
 from unseen.core.metrics import Measured

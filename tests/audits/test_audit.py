@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import unseen
-from tests.report.runs import invent
+from tests.reports.runs import invent
 from tests.small_runs import run_local, settings
 from unseen.audits.audit import audit_run
 from unseen.audits.findings import AuditResult, Finding, Score, find_audits, read_audit

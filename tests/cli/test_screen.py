@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.report.runs import invent
+from tests.reports.runs import invent
 from unseen.cli import app
 from unseen.cli import bench as bench_command
 from unseen.cli import evaluate as evaluate_command

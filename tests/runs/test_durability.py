@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.attempts import attempt
-from tests.report.runs import invent
+from tests.reports.runs import invent
 from tests.runs.test_crashes import wrong_types
 from tests.small_runs import run_local, settings
 from unseen.core.errors import UserError

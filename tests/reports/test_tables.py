@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.runs import invent
+from tests.reports.runs import invent
 from unseen.core.files import write_json
 from unseen.core.metrics import Measured
 from unseen.experiments.collect import collect

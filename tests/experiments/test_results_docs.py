@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests import attempts
-from tests.report.runs import invent
+from tests.reports.runs import invent
 from unseen.core.files import write_json
 from unseen.experiments.choose import Candidate, Choice
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.runs import invent
+from tests.reports.runs import invent
 from unseen.core.files import read_tensors, write_json, write_tensors
 from unseen.core.metrics import Measured
 from unseen.experiments.collect import collect

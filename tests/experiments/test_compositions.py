@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.bench.test_results_docs import script as script  # a fixture
-from tests.report.runs import invent
+from tests.experiments.test_results_docs import script as script  # a fixture
+from tests.reports.runs import invent
 from unseen.core.errors import UserError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.bench.test_inference import X, logits, own, trained
+from tests.experiments.test_inference import X, logits, own, trained
 from tests.tiny_work import random_images
 from unseen.core.errors import UserError
 from unseen.experiments.adaptation import Affine, Tracked, corrected, entropy

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.runs import invent
+from tests.reports.runs import invent
 from unseen.experiments.collect import collect, collect_beside
 from unseen.experiments.sweep import make_jobs
 from unseen.reports.findings import findings

@@ -113,7 +113,7 @@ def test_an_interrupted_sweep_ends_its_runs_and_goes_on_after_their_last_round(t
 
 def test_a_run_that_outlived_a_killed_sweep_is_waited_for_and_not_run_twice(tmp_path: Path) -> None:
     script = (
-        "import sys; from unseen.experiments import sweep as s; from tests.bench.test_sweep import STAND_IN, Listener, runs\n"
+        "import sys; from unseen.experiments import sweep as s; from tests.experiments.test_sweep import STAND_IN, Listener, runs\n"
         "from pathlib import Path\n"
         "s.command = lambda path: [sys.executable, '-S', '-c', STAND_IN, str(path)]\n"
         f"s.sweep(s.make_jobs(runs('fedbn'), Path({str(tmp_path)!r})), 1, Listener(), every=0.02)"
