@@ -27,7 +27,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from regret import PROTOCOLS, as_folders, without
+from regret import PROTOCOLS, as_folders, linked
 
 import unseen
 from unseen.core.errors import UserError
@@ -183,17 +183,19 @@ class Trials:
 
     def __init__(self, given: argparse.Namespace, work: Path) -> None:
         self.given, self.work = given, work
-        self.folders = as_folders(given.data, given.root, work)
-        self.domains = list(self.folders)
         whole = Experiment.of({"data": given.data, "root": given.root, "protocol": PROTOCOLS[given.data]})
+        self.folders = as_folders(whole.index, work)
+        self.domains = list(self.folders)
         self.store = store_of(whole.settings, whole.index)
         self.experiments: dict[str, Experiment] = {}
 
     def job(self, method: str, pair: Pair) -> Job:
         target, other = sorted(pair, key=self.domains.index)
         if other not in self.experiments:
+            here = {domain: folder for domain, folder in self.folders.items() if domain != other}
             words = {
-                "data": "folder", "root": without(other, self.folders, self.work), "protocol": PROTOCOLS[self.given.data],
+                "data": "folder", "root": linked(here, self.work / f"without-{other}"),
+                "protocol": PROTOCOLS[self.given.data],
                 "rounds": self.given.rounds, "weights": self.given.weights, "test_every": 0,
             }  # fmt: skip
             self.experiments[other] = Experiment.of(words)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -64,6 +64,15 @@ def as_folders(index: DomainIndex, work: Path) -> dict[str, Path]:
     return folders
 
 
+def linked(folders: Mapping[str, Path], place: Path) -> Path:
+    """A folder with links to some domains."""
+    place.mkdir(parents=True, exist_ok=True)
+    for domain, folder in folders.items():
+        if not (place / domain).exists():
+            (place / domain).symlink_to(folder.resolve(), target_is_directory=True)
+    return place
+
+
 @dataclass
 class Finished:
     """A run as `choose` reads its own: the site that was left out is in the settings."""
@@ -83,11 +92,7 @@ class Trainings:
 
     def on(self, domains: Sequence[str], method: str, seed: int) -> list[Finished]:
         """One training; an entry for each domain that was not in it."""
-        place = self.work / "-".join(domains)
-        place.mkdir(parents=True, exist_ok=True)
-        for domain in domains:
-            if not (place / domain).exists():
-                (place / domain).symlink_to(self.folders[domain].resolve(), target_is_directory=True)
+        place = linked({domain: self.folders[domain] for domain in domains}, self.work / "-".join(domains))
         made = unseen.fit(
             data="folder", root=place, protocol=PROTOCOLS[self.data], method=method, seed=seed, workers=1,
             out=self.work / "runs", progress=False, **self.settings,

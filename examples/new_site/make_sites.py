@@ -10,6 +10,7 @@ site has more images, so many of each class, which nobody has labelled: OUT/new/
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 
 from PIL import Image
@@ -40,14 +41,15 @@ def from_digits(out: Path, each: int, new: str) -> None:
 
 def from_pacs(pacs: Path, out: Path, each: int, new: str, unlabelled: int) -> None:
     """Links to the first images of each class; the new site's next ones are without a label."""
+    strangers = itertools.count()  # a name says nothing of the class
     for site in sorted(path for path in pacs.iterdir() if path.is_dir()):
         for kind in sorted(path for path in site.iterdir() if path.is_dir()):
             images = sorted(kind.iterdir())
             end = each or len(images)
             for image in images[:end]:
                 link(image, place_of(out, site.name, new) / kind.name / image.name)
-            for number, image in enumerate(images[end : end + unlabelled] if site.name == new else []):
-                link(image, out / "new" / "unlabelled" / f"{kind.name[:1]}{number:04d}{image.suffix}")
+            for image in images[end : end + unlabelled] if site.name == new else []:
+                link(image, out / "new" / "unlabelled" / f"{next(strangers):05d}{image.suffix}")
 
 
 def link(image: Path, place: Path) -> None:

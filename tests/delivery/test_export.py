@@ -248,7 +248,7 @@ def test_the_card_says_what_the_records_say(run: Path, packed: Path) -> None:
     assert result["ledger"] in card.text and "MORE THAN WEIGHTS" in card.text
     assert f"{100 * result['accuracy']:.1f} % accuracy" in card.text and "Left out: street." in card.text
     about = json.loads((packed / "model.json").read_text())
-    assert about["classes"] == [str(k) for k in range(10)] and about["image_size"] == 32
+    assert about["classes"] == [str(k) for k in range(10)] and about["image_size"] == 16
     limits, known = about["thresholds"], load_trained(run, "cpu").calibration
     assert known is not None and limits["temperature"] == known.temperature and limits["coverage"] == 0.8
     assert limits["log_odds"] == known.threshold(0.8) and limits["largest_logit"] == known.least_familiar

@@ -16,7 +16,7 @@ import torch
 from tests.small_runs import assembled, run_local, settings
 from unseen.core.errors import UserError
 from unseen.core.files import read_json, read_tensors
-from unseen.federation.calibrate import SHAPES
+from unseen.federation.calibrate import OF_LOOKS, SHAPES
 from unseen.federation.measure import measure
 from unseen.runs.directory import RunDirectory, directory_for, find_runs
 from unseen.runs.results import RunResult
@@ -126,7 +126,7 @@ def test_the_ledger_counts_every_tensor(unbroken: Path) -> None:
         assert (row["shape"], row["bytes"], row["crossings"]) == (list(value.shape), value.nbytes, 3 * 4)
     assert ledger["trips"] == 3 * 4
     up = [r for r in ledger["tensors"] if r["direction"] == "up"]
-    assert {r["name"] for r in up if r["kind"] == "calibration"} == set(SHAPES)  # once, after training
+    assert {r["name"] for r in up if r["kind"] == "calibration"} == {*SHAPES, *OF_LOOKS}  # once, after training
     total = sum(r["total"] for r in up if r["kind"] != "calibration")
     assert read_json(unbroken / "result.json")["bytes_up"] == pytest.approx(total / 12)
 
