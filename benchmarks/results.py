@@ -72,8 +72,19 @@ def keep(out: Path, name: str) -> int:
             (kept.path / "evaluations.jsonl").write_text((run.path / "evaluations.jsonl").read_text())
         count += 1
     if (out / "bench.json").exists():
-        (RECORDS / name / "bench.json").write_text((out / "bench.json").read_text())
+        _keep_about(json.loads((out / "bench.json").read_text()), RECORDS / name / "bench.json")
     return count
+
+
+def _keep_about(found: dict[str, Any], file: Path) -> None:
+    """What was asked for, beside what was asked for in sessions before."""
+    known = json.loads(file.read_text()) if file.exists() else {}
+    for key, value in found.items():
+        if isinstance(value, list):
+            known[key] = [*(before := known.get(key, [])), *(one for one in value if one not in before)]
+        else:
+            known[key] = {**known.get(key, {}), **value} if isinstance(value, dict) else value
+    write_json(file, known)
 
 
 def keep_audits(out: Path, name: str) -> int:

@@ -111,7 +111,10 @@ def test_tables_of_bench_and_evaluate_fit(folder: Path, on_screen: None, capsys:
 
 
 def test_cost_and_tune_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = [Cost(name, 1_234_567, 1.5, 0.02, 2.5, 0.01, 381_000, 512, 381_000, passes=1.0) for name in ("fedavg", "fedbn+fedprox")]
+    found = [
+        Cost(name, 1_234_567, 1.5, 0.02, 2.5, 0.01, 381_000, 512, 381_000, passes=1.0)
+        for name in ("fedavg", "fedbn+fedprox")
+    ]
     monkeypatch.setattr("unseen.experiments.cost.measure_costs", lambda *words, **more: found)
     assert not too_wide(said("cost", "--methods", "fedavg", env=SCREEN))
     assert json.loads(said("cost", "--methods", "fedavg", "--json"))[1]["method"] == "fedbn+fedprox"

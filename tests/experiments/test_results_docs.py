@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -158,6 +159,13 @@ def test_attacks_are_summed_over_the_tests_that_play_them(
         "| kills | 1,201 | 1,200 | 1 | `test_a.py`, `test_b.py` |",
     ]
     assert "2 tests skipped; commits a, b" in lines[5]
+
+
+def test_commands_of_earlier_sessions_are_kept(script: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    script._keep_about({"commands": ["one"], "labels": {"a": "A"}, "chosen": None}, file)
+    script._keep_about({"commands": ["two", "one"], "labels": {"b": "B"}, "chosen": None}, file)
+    assert json.loads(file.read_text()) == {"commands": ["one", "two"], "labels": {"a": "A", "b": "B"}, "chosen": None}
 
 
 def test_an_attempt_is_held_if_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
