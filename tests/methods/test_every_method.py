@@ -91,7 +91,7 @@ def test_predict_does_not_depend_on_the_batch(name: str, tmp_path: Path) -> None
     assert torch.allclose(together, alone, atol=1e-4 * scale)
     # Its clients calibrate it, by its own prediction. A score that is the same for all images would tell nothing apart.
     with LocalEngine(fed.runner, fed.clients, 1) as engine:
-        found = pooled(evaluate(engine, fed.server.state, 1, fed.ledger, calibrate=True).told)
+        found = pooled(evaluate(engine, fed.server.state, 1, fed.ledger, calibrate=True).calibrating)
     assert found is not None and found.images == 36 and sum(found.true_odds) == 36
     assert found.error_after >= 0 and found.largest_logit[0] < found.largest_logit[-1]
 
