@@ -59,6 +59,9 @@ class Checked:
     unlike_training: float | None = None  # share of the images, in their look or their content
     unlike_look: float | None = None  # None where the model knows no looks
     unlike_content: float | None = None
+    typical_look: float | None = (
+        None  # the share of the known sites' images that look less strange than the typical one
+    )
     prediction_powered: PredictionPowered | None = None
     version: int = VERSION
 
@@ -149,15 +152,16 @@ def checked(
     found = measured(p_NK, labels_N)
     if found is None:
         raise UserError("The model gives no numbers for these images: its weights may hold NaN.")
-    holds = size = unlike = look = content = None
+    holds = size = unlike = look = content = typical = None
     if trained.calibration is not None:
         sets_NK = trained.calibration.sets(logits_NK, coverage)
         holds = wilson(int(sets_NK[np.arange(len(labels_N)), labels_N].sum()), len(labels_N))
         size = float(sets_NK.sum(axis=1).mean())
-        strange = {name: v > 1 for name, v in trained.calibration.strangeness(logits_NK, looks_ND).items()}
-        unlike = float(np.any(list(strange.values()), axis=0).mean())
-        content = float(strange[CONTENT].mean())
-        look = float(strange[LOOK].mean()) if LOOK in strange else None
+        strange = trained.calibration.strangeness(logits_NK, looks_ND)
+        unlike = float(np.any([value > 1 for value in strange.values()], axis=0).mean())
+        content = float((strange[CONTENT] > 1).mean())
+        if LOOK in strange:
+            look, typical = float((strange[LOOK] > 1).mean()), trained.calibration.typical_look(strange[LOOK])
     return Checked(
         images=len(labels_N),
         unreadable=unreadable,
@@ -170,6 +174,7 @@ def checked(
         unlike_training=unlike,
         unlike_look=look,
         unlike_content=content,
+        typical_look=typical,
         prediction_powered=powered,
     )
 
