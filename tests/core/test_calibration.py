@@ -81,6 +81,8 @@ def test_content_is_unlike_below_the_lowest_five_percent_and_half_of_them_where_
     assert known.typical_look([4.05 / 8]) == 0.49, "49 of the points are at 4.02 and below"
     assert Calibration.from_json(json.loads(json.dumps(known.to_json()))) == known
     assert Calibration.from_json({**own.to_json(), "version": 1}).looks == []
+    limited = {**own.to_json(), "version": 2, "looks": [{"mean": [0.0], "covariance": [1.0], "limit": 1.0}]}
+    assert Calibration.from_json(limited).looks == []
 
 
 def test_a_damaged_or_newer_record_is_said_to_be_one(tmp_path: Path) -> None:
@@ -92,4 +94,4 @@ def test_a_damaged_or_newer_record_is_said_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="damaged"):
         read_sealed_json(path)
     with pytest.raises(UserError, match="newer unseen"):
-        Calibration.from_json({**own.to_json(), "version": 3})
+        Calibration.from_json({**own.to_json(), "version": 4})

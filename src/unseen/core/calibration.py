@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # numpy is loaded by who has logits
     Numbers = np.ndarray[Any, np.dtype[np.float64]]
     Booleans = np.ndarray[Any, np.dtype[np.bool_]]
 
-VERSION = 2  # 1 had no looks
+VERSION = 3  # 1 had no looks, 2 a limit for each: these are passed over, and `unseen calibrate` makes them anew
 TEMPERATURES = tuple(0.25 * 2 ** (k / 6) for k in range(31))  # 0.25 to 8, each 12 % above the one before
 AS_TRAINED = TEMPERATURES.index(1.0)
 LOWEST, WIDTH, ODDS_BINS = -12.0, 0.25, 96  # the histogram of log-odds: -12 to 12, what is outside counts at the ends
@@ -59,7 +59,8 @@ class Calibration:
             raise UserError("This calibration is of a newer unseen; install that one to read it.")
         from unseen.core.look import Look
 
-        return cls(**{**value, "looks": [Look(**one) for one in value.get("looks", ())]})
+        looks = [Look(**one) for one in value["looks"]] if value.get("version", 1) == VERSION else []
+        return cls(**{**value, "looks": looks})
 
     def probabilities(self, logits_NK: Numbers) -> Numbers:
         """Of each class, at the common temperature."""
