@@ -41,6 +41,8 @@ from unseen.runs.protocols import PROTOCOLS
 
 RECORDS = Path(__file__).parent / "results" / "look"
 EACH = 480  # images of a domain
+LIKE = 0.975  # of a site's own images are within the limit
+OWN = ", each site's limit"
 Array = np.ndarray[Any, Any]
 Whiten = Callable[[Array], Array]  # of known images' numbers: a matrix that makes distances of differences
 
@@ -66,14 +68,16 @@ def shrunk(part: float, least: float, known_ND: Array) -> Array:
 
 
 class Known:
-    """Looks of known domains: a third of the images each for the Gaussian's own numbers, its limit, and the question."""
+    """Looks of known domains: a third of the images each for the Gaussians, for the limit, and for the question.
 
-    def __init__(self, numbers: dict[str, Array], names: tuple[str, ...], whiten: Whiten) -> None:
-        self.sites = []
-        for name in names:
-            first, second = numbers[name][0::3], numbers[name][1::3]
-            site = (first.mean(axis=0), whiten(first))
-            self.sites.append((*site, np.quantile(self._distance(*site, second), 0.95)))
+    One limit for all sites, or each site's own: then distances are told in limits, so that they can be compared.
+    """
+
+    def __init__(self, numbers: dict[str, Array], names: tuple[str, ...], whiten: Whiten, own_limits: bool) -> None:
+        self.sites = [(numbers[name][0::3].mean(axis=0), whiten(numbers[name][0::3])) for name in names]
+        own = [self._distance(*site, numbers[name][1::3]) for site, name in zip(self.sites, names, strict=True)]
+        pooled = np.concatenate(own)
+        self.limits = [np.quantile(each if own_limits else pooled, LIKE) for each in own]
 
     @staticmethod
     def _distance(mean: Array, white: Array, asked: Array) -> Array:
@@ -81,9 +85,9 @@ class Known:
         return result
 
     def distance(self, asked: Array) -> Array:
-        result: Array = np.min(
-            [self._distance(mean, white, asked) / limit for mean, white, limit in self.sites], axis=0
-        )
+        """To the nearest site, in limits."""
+        each = [self._distance(*site, asked) / limit for site, limit in zip(self.sites, self.limits, strict=True)]
+        result: Array = np.min(each, axis=0)
         return result
 
 
@@ -128,7 +132,10 @@ def main() -> None:
                 (f"correlations by {1 - part:g}", partial(shrunk, part, look.LEAST_SPREAD))
                 for part in (0.05, 0.5, look.SHRUNK, 1.0)
             ]
-            + [("correlations by 0.2, any spread", partial(shrunk, look.SHRUNK, 0.001))],
+            + [
+                ("correlations by 0.2, any spread", partial(shrunk, look.SHRUNK, 0.001)),
+                (f"correlations by 0.2{OWN}", partial(shrunk, look.SHRUNK, look.LEAST_SPREAD)),
+            ],
         )
     }
     for stage in range(3 if net is not None else 0):
@@ -147,7 +154,7 @@ def main() -> None:
         }
         for words, whiten in distances:
             for pair in itertools.combinations(index.domains, 2):
-                known = Known(numbers, pair, whiten)
+                known = Known(numbers, pair, whiten, words.endswith(OWN))
                 inside = np.concatenate([known.distance(numbers[name][2::3]) for name in pair])
                 same = {w: np.concatenate([known.distance(each[name]) for name in pair]) for w, each in changed.items()}
                 for name in index.domains:
@@ -160,7 +167,8 @@ def main() -> None:
                             "known": pair,
                             "left_out": name,
                             "targets": [t for t in index.domains if t not in (*pair, name)],
-                            "auroc": auroc(-inside, -known.distance(numbers[name])),
+                            "auroc": auroc(-inside, -(there := known.distance(numbers[name]))),
+                            "found": float((there > 1).mean()),
                             "flagged": float((inside > 1).mean()),
                             "flagged_changed": {w: float((each > 1).mean()) for w, each in same.items()},
                         }

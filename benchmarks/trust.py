@@ -102,7 +102,8 @@ def trust(trained: Trained, seen: Seen, labels_N: np.ndarray) -> dict[str, Any]:
     """Sets, probabilities and warnings on labelled images."""
     own, rows, logits_NK = trained.calibrated(), np.arange(len(labels_N)), seen[0]
     sets = {str(coverage): own.sets(logits_NK, coverage) for coverage in COVERAGES}
-    unlike = own.unlike(*seen)
+    strange = own.strangeness(*seen)
+    unlike = own.unlike(strange)
     return {
         "images": len(labels_N),
         "accuracy": float((logits_NK.argmax(axis=1) == labels_N).mean()),
@@ -112,6 +113,7 @@ def trust(trained: Trained, seen: Seen, labels_N: np.ndarray) -> dict[str, Any]:
         "error_after": calibration_curve(own.probabilities(logits_NK), labels_N).error,
         "unlike_training": float(np.mean([bool(why) for why in unlike])),
         "unlike": {name: float(np.mean([name in why for why in unlike])) for name in (LOOK, CONTENT)},
+        "typical_look": own.typical_look(strange[LOOK]),
     }
 
 
@@ -144,7 +146,10 @@ def record(run: RunDirectory) -> dict[str, Any]:
             name: {kind: auroc(familiar[kind], score) for kind, score in scores_of(own, seen).items()}
             for name, seen in others.items()
         },
-        "unlike": {name: float(np.mean([bool(why) for why in own.unlike(*seen)])) for name, seen in others.items()},
+        "unlike": {
+            name: float(np.mean([bool(why) for why in own.unlike(own.strangeness(*seen))]))
+            for name, seen in others.items()
+        },
         # Of the in-domain images, those that are classified right against the others.
         "mistakes": {kind: auroc(score[~wrong], score[wrong]) for kind, score in familiar.items()}
         if wrong.any()

@@ -74,7 +74,7 @@ def sets(new: list[Prediction], folder: Path) -> Path:
 
 
 def unlike(trained: Trained, known: dict[str, list[Path]], new: list[Path]) -> Path:
-    """How strange images are, in look and in content, with one image per quarter of the new site's."""
+    """How strange images are, in look and in content; and which of the new site are least and most so."""
     shown = plt.figure(figsize=(11, 4.6), dpi=140)
     chart = shown.add_axes((0.06, 0.12, 0.52, 0.74))
     calibration = trained.calibrated()
@@ -93,9 +93,9 @@ def unlike(trained: Trained, known: dict[str, list[Path]], new: list[Path]) -> P
     assert calibration.looks
     chart.axvline(1, color=SOFT, linewidth=1)
     chart.axhline(1, color=SOFT, linewidth=1)
-    chart.set_xlim(0, 2.2)
+    chart.set_xlim(0, 1.6)
     chart.set_ylim(-2.2, 2.2)
-    chart.set_xlabel("look: distance to the nearest site, over its limit", fontsize=9)
+    chart.set_xlabel("look: distance to the nearest site, over the limit", fontsize=9)
     chart.set_ylabel("content: how far the largest logit is below the usual", fontsize=9)
     chart.set_title("Right of or above the lines: unlike training", fontsize=10, loc="left")
     chart.legend(fontsize=8, loc="lower right")

@@ -57,6 +57,8 @@ def story(work: Path, settings: dict[str, Any]) -> None:
     answers = list(unseen.predict(fitted.directory, work / "new"))
     unlike = sum(one.familiar is False for one in answers)
     say(f"{unlike} of {len(answers)} images are unlike those of training")
+    if checked.typical_look is not None:
+        say(f"the typical one looks stranger than {100 * checked.typical_look:.0f} % of the images of the known sites")
 
     # For a machine without torch: the packed script gives the same answers.
     packed = unseen.export(fitted.directory, work / "packed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -120,7 +121,8 @@ def test_predict_writes_a_row_per_image(runs: Path, tmp_path: Path) -> None:
         Image.new("RGB", (50, 40), (grey, grey, grey)).save(photos / name)
     (photos / "notes.txt").write_text("not an image")
     out = tmp_path / "new" / "predictions.csv"
-    invoke("predict", only(runs, "street"), photos, "--out", out)
+    said = invoke("predict", only(runs, "street"), photos, "--out", out)
+    assert re.search(r"looks stranger than \d+ % of the images of the known sites", said)
     rows = list(csv.reader(out.open()))
     digits = [f"p({digit})" for digit in range(10)]
     assert rows[0] == ["image", "class", "probability", "set", "unlike training", "unlike in", *digits]
@@ -191,6 +193,7 @@ def test_check_tells_a_new_site_what_it_has(runs: Path, tmp_path: Path, monkeypa
     numbers = json.loads((out / "metrics.json").read_text())
     assert not _words(numbers), "nothing but numbers leaves the site"
     assert numbers["unlike_training"] >= max(numbers["unlike_look"], numbers["unlike_content"])
+    assert 0 <= numbers["typical_look"] <= 0.99
     assert (numbers["images"], numbers["unreadable"], numbers["prediction_powered"]["unlabelled"]) == (4, 1, 3)
     confusion = np.array(numbers["measured"]["confusion"])
     assert confusion.sum(axis=1).tolist() == [1, 2, 0, 0, 0, 0, 0, 1, 0, 0]

@@ -67,17 +67,22 @@ def test_content_is_unlike_below_the_lowest_five_percent_and_half_of_them_where_
     own = calibration({50: 9})  # its points are 1, 2, ..., 99
     assert own.least_familiar == 5.0
     logits, looks = np.array([[4.9, 0.0], [5.0, -1.0], [0.0, 77.0]]), np.zeros((3, NUMBERS))
-    assert own.unlike(logits, looks) == [("content",), (), ()]
+    assert own.unlike(own.strangeness(logits, looks)) == [("content",), (), ()]
     far = np.zeros((3, NUMBERS))
     far[1, 4] = 9.0
-    site = Look([0.0] * NUMBERS, np.eye(NUMBERS)[np.triu_indices(NUMBERS)].tolist(), limit=8.0)
-    known = replace(own, looks=[site])
-    assert known.least_familiar == 2.5
-    assert known.unlike(np.array([[2.4, 0.0], [2.4, 0.0], [2.6, 0.0]]), far) == [("content",), ("look", "content"), ()]
+    site = Look([0.0] * NUMBERS, np.eye(NUMBERS)[np.triu_indices(NUMBERS)].tolist())
+    known = replace(own, looks=[site], look_distance=[8 / 97.5 * level for level in range(1, LEVELS + 1)])
+    assert known.least_familiar == 2.5 and known.furthest_look == pytest.approx(8)
+    strange = known.strangeness(np.array([[2.4, 0.0], [2.4, 0.0], [2.6, 0.0]]), far)
+    assert known.unlike(strange) == [("content",), ("look", "content"), ()]
     strange = known.strangeness(np.array([[50.0, 0.0], [2.5, 0.0], [99.0, 0.0]]), far)
     assert strange["content"] == pytest.approx([0, 1, -49 / 47.5]) and strange["look"] == pytest.approx([0, 9 / 8, 0])
+    assert known.typical_look(strange["look"]) == 0.0 and known.typical_look([1.1, 1.1, 0.0]) == 0.99
+    assert known.typical_look([4.05 / 8]) == 0.49, "49 of the points are at 4.02 and below"
     assert Calibration.from_json(json.loads(json.dumps(known.to_json()))) == known
     assert Calibration.from_json({**own.to_json(), "version": 1}).looks == []
+    limited = {**own.to_json(), "version": 2, "looks": [{"mean": [0.0], "covariance": [1.0], "limit": 1.0}]}
+    assert Calibration.from_json(limited).looks == []
 
 
 def test_a_damaged_or_newer_record_is_said_to_be_one(tmp_path: Path) -> None:
@@ -89,4 +94,4 @@ def test_a_damaged_or_newer_record_is_said_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="damaged"):
         read_sealed_json(path)
     with pytest.raises(UserError, match="newer unseen"):
-        Calibration.from_json({**own.to_json(), "version": 3})
+        Calibration.from_json({**own.to_json(), "version": 4})

@@ -217,8 +217,8 @@ def test_the_script_decodes_as_the_library(packed: Path, images: Path, monkeypat
 
 def test_thresholds_make_sets_and_warnings(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = script(packed, monkeypatch)["Model"](packed)
-    limits = Thresholds(temperature=2.0, coverage=0.9, log_odds=-1.0, largest_logit=3.0, looks=[])
-    model.sites = [Look([0.0] * NUMBERS, np.eye(NUMBERS)[np.triu_indices(NUMBERS)].tolist(), limit=2.0)]
+    limits = Thresholds(temperature=2.0, coverage=0.9, log_odds=-1.0, largest_logit=3.0, looks=[], furthest_look=2.0)
+    model.sites = [Look([0.0] * NUMBERS, np.eye(NUMBERS)[np.triu_indices(NUMBERS)].tolist())]
     model.about = asdict(ModelFile(["a", "b", "c"], 32, "x", limits))
     model.classes = ["a", "b", "c"]
     logits = np.array([[4.0, 1.0, 0.0], [2.0, 1.9, -3.0]])
@@ -253,6 +253,7 @@ def test_the_card_says_what_the_records_say(run: Path, packed: Path) -> None:
     assert known is not None and limits["temperature"] == known.temperature and limits["coverage"] == 0.8
     assert limits["log_odds"] == known.threshold(0.8) and limits["largest_logit"] == known.least_familiar
     assert limits["looks"] == [asdict(one) for one in known.looks] and len(known.looks) == 3
+    assert limits["furthest_look"] == known.furthest_look
     assert f"Calibrated on {known.images:,} validation images of 3 sites" in card.text
 
 

@@ -27,11 +27,19 @@ def test_the_prediction_powered_mean_by_hand() -> None:
     values, guesses = np.array([1.0, 1.0, 0.0, 1.0]), np.array([0.9, 0.8, 0.6, 0.9])
     alone = np.array([0.8, 0.6, 0.9, 0.7, 0.5])
     found = prediction_powered_mean(values, guesses, alone)
+    # Guesses vary by 0.02 around 0.8, and by 0.2 / 3 with the values: 0.2 / 3 / (1.8 * 0.02) is above 1, so they count whole.
     # The rectifier: -0.1, -0.2, 0.6, -0.1, with mean 0.05; the mean guess alone is 0.7.
     assert found.value == pytest.approx(0.65)
     spread = np.array([-0.15, -0.25, 0.55, -0.15])
     half = 1.959964 * math.sqrt(0.025 / 5 + (spread**2).sum() / 3 / 4)
     assert (found.low, found.high) == (pytest.approx(0.65 - half, abs=1e-6), pytest.approx(0.65 + half, abs=1e-6))
+    # Guesses that say the opposite of the values count nothing: the plain mean is left.
+    plain = prediction_powered_mean(values, 1 - guesses, alone)
+    assert plain.value == 0.75 and plain.high - plain.low == pytest.approx(2 * 1.959964 * math.sqrt(0.25 / 4), abs=1e-6)
+    # Half of the power: values 1, 1, 0, 0 and guesses 1, 0, 0, 0 vary together by 1 / 6, guesses by 1 / 4.
+    half_known = prediction_powered_mean(np.array([1.0, 1, 0, 0]), np.array([1.0, 0, 0, 0]), np.array([1.0, 0, 0, 1]))
+    power = (1 / 6) / (2 * 0.25)
+    assert half_known.value == pytest.approx(power * 0.5 + 0.5 - power * 0.25)
     with pytest.raises(UserError, match="not 1 labelled"):
         prediction_powered_mean(values[:1], guesses[:1], alone)
 

@@ -110,14 +110,14 @@ def test_looks_are_compared_by_sources_alone(
     monkeypatch.setattr(script, "RECORDS", tmp_path)
     assert "No record yet" in script.look("digits")
     found = [
-        {"numbers": "pixels", "distance": "d", "left_out": out, "targets": [target], "auroc": auroc, "flagged": 0.04,
+        {"numbers": "pixels", "distance": "d", "left_out": out, "targets": [target], "auroc": auroc, "flagged": 0.04, "found": 0.5,
          "flagged_changed": {"jpeg": 0.08, "darker": 0.06}}
         for out, target, auroc in (("a", "b", 0.9), ("c", "b", 0.7), ("a", "c", 1.0))
     ]  # fmt: skip
     write_json(tmp_path / "look" / "digits.json", {"images_of_a_domain": 9, "found": found})
     lines = script.look("digits").splitlines()
-    assert lines[0].startswith("| numbers | distance | for b | for c | known images flagged |")
-    assert lines[2] == "| pixels | d | 80.0 % | 100.0 % | 4.0 % | 8.0 % | 6.0 % |"
+    assert lines[0].startswith("| numbers | distance | for b | for c | flagged | known |")
+    assert lines[2] == "| pixels | d | 80.0 % | 100.0 % | 50.0 % | 4.0 % | 8.0 % | 6.0 % |"
 
 
 def test_liars_are_told_by_the_budget_with_most_records(

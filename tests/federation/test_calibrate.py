@@ -66,7 +66,7 @@ def test_pooled_numbers_are_those_of_all_images_together(clients: list[tuple[tor
         place = level / 100 * 130
         low, high = largest[max(0, int(place - 3))], largest[min(129, int(place + 3))]
         assert low <= found.largest_logit[level - 1] <= high
-    unlike = found.unlike(logits, np.zeros((130, NUMBERS)))
+    unlike = found.unlike(found.strangeness(logits, np.zeros((130, NUMBERS))))
     assert 0 <= sum(map(bool, unlike)) <= 13
 
 
@@ -95,16 +95,17 @@ def site(train: int, validation: int) -> Site:
     return Site("a", TensorImages(x[:train], rows[:train]), TensorImages(x[train:], rows[train:]))
 
 
-def test_the_look_is_of_training_images_and_its_limit_of_validation_images() -> None:
+def test_the_look_is_of_training_images_and_distances_are_of_validation_images() -> None:
     here = site(60, 40)
     found = look_of_site(here)
     looks = look_of(here.train.batch(torch.arange(60)).x.numpy())
     assert found["look_mean"].numpy() == pytest.approx(looks.mean(axis=0), rel=1e-5)
     whole = np.cov(looks.T, bias=True)[np.triu_indices(NUMBERS)]
     assert found["look_covariance"].numpy() == pytest.approx(whole, abs=1e-6)
-    own = Look(found["look_mean"].tolist(), found["look_covariance"].tolist(), float(found["look_limit"]))
-    distances = np.sort(own.distance(look_of(here.validation.batch(torch.arange(40)).x.numpy())))
-    assert distances[-1] == pytest.approx(1) and distances[-2] < 1, "97.5 % of 41 is the 40th"
+    own = Look(found["look_mean"].tolist(), found["look_covariance"].tolist())
+    distances = own.distance(look_of(here.validation.batch(torch.arange(40)).x.numpy()))
+    points = np.quantile(distances, np.arange(1, 100) / 100)
+    assert found["look_distance"].numpy() == pytest.approx(points, rel=1e-5)
     assert look_of_site(site(29, 40)) == look_of_site(site(60, 9)) == {}, "a mean over so few would show them"
 
 
@@ -114,17 +115,21 @@ def test_looks_come_with_the_calibration_and_are_pooled_as_they_are() -> None:
     assert faults(with_look) == ""
     found = pooled({"a": with_look, "b": told_here})
     assert found is not None and len(found.looks) == 1
-    assert found.looks[0].limit == float(with_look["look_limit"]) and found.least_familiar == pytest.approx(
+    assert found.look_distance == with_look["look_distance"].tolist() and found.least_familiar == pytest.approx(
         (found.largest_logit[1] + found.largest_logit[2]) / 2
     )
+    both = pooled({"a": with_look, "b": {**with_look, "look_distance": with_look["look_distance"] + 100}})
+    assert both is not None and len(both.looks) == 2 and both.look_distance[48] < 100 < both.look_distance[50]
     for name, value, words in (
         ("look_mean", torch.full((35,), 6.0), "larger numbers than pictures can have"),
         ("look_covariance", torch.full((630,), 26.0), "larger numbers than pictures can have"),
-        ("look_limit", torch.tensor([-1.0]), "limit of its images' look is -1"),
-        ("look_limit", torch.zeros(1, dtype=torch.float64), "float64"),
+        ("look_distance", torch.linspace(-1, 5, 99), "further from their look than pictures can be"),
+        ("look_distance", torch.linspace(1, 1e5, 99), "further from their look than pictures can be"),
+        ("look_distance", torch.linspace(2, 1, 99), '"look_distance" of its calibration do not rise'),
+        ("look_distance", torch.zeros(99, dtype=torch.float64), "float64"),
     ):
         assert words in faults({**with_look, name: value})
-    del with_look["look_limit"]
+    del with_look["look_distance"]
     assert "its calibration has" in faults(with_look)
 
 
@@ -156,7 +161,7 @@ def test_over_the_wire_the_same_bits_counted_by_the_ledger(tmp_path: Path) -> No
         with LocalEngine(fed.runner, fed.clients, workers) as engine:
             answers.append(evaluate(engine, fed.server.state, 1, ledger, calibrate=True))
         # Two of the three have images enough to tell of their look.
-        told_by_all, looks = 3 * (31 + 31 * 15 + 96 + 99) * 8, 2 * (35 + 630 + 1) * 4
+        told_by_all, looks = 3 * (31 + 31 * 15 + 96 + 99) * 8, 2 * (35 + 630 + 99) * 4
         assert ledger.total("up", "calibration") == told_by_all + looks
         assert SENT in ledger.sentence() and ledger.beyond_weights() == "" and ledger.per_trip("up") == 0
     one, two = answers

@@ -12,6 +12,7 @@ from rich.progress import track
 from unseen.cli.screen import UNREADABLE, errors, print_json, say, tell_unreadable
 
 if TYPE_CHECKING:
+    from unseen.core.calibration import Calibration
     from unseen.runs.model import Prediction, Trained
 
 EXAMPLE = "Example: unseen predict runs/digits-street-fedavg-s0-1a2b3c4d photos --coverage 0.95 --out predictions.csv"
@@ -74,19 +75,25 @@ def predict(
     if as_json:
         print_json(_document(trained, rows, coverage, broken))
     else:
-        words = _unlike(rows) if trained.calibration is not None else ""
+        words = _unlike(rows, trained.calibration) if trained.calibration is not None else ""
         say(f"{len(rows):,} images classified{words}; written to {file}")
     if broken:
         tell_unreadable(broken)
         raise typer.Exit(0 if skip_broken else UNREADABLE)
 
 
-def _unlike(rows: list[Prediction]) -> str:
+def _unlike(rows: list[Prediction], calibration: Calibration) -> str:
     from unseen.core.calibration import CONTENT, LOOK
 
-    counts = {name: sum(name in (row.unlike or ()) for row in rows) for name in (LOOK, CONTENT)}
     total = sum(row.familiar is False for row in rows)
-    return f", {total:,} of them unlike training ({counts[LOOK]:,} in look, {counts[CONTENT]:,} in content)"
+    looks = [row.look for row in rows if row.look is not None]
+    if not looks:
+        return f", {total:,} of them unlike training"
+    counts = {name: sum(name in (row.unlike or ()) for row in rows) for name in (LOOK, CONTENT)}
+    return (
+        f", {total:,} of them unlike training ({counts[LOOK]:,} in look, {counts[CONTENT]:,} in content); the typical one "
+        f"looks stranger than {100 * calibration.typical_look(looks):.0f} % of the images of the known sites"
+    )
 
 
 def _write_csv(file: Path, trained: Trained, rows: list[Prediction]) -> None:
@@ -118,6 +125,7 @@ def _document(trained: Trained, rows: list[Prediction], coverage: float, broken:
                 "set": None if row.set is None else list(row.set),
                 "unlike_training": None if row.familiar is None else not row.familiar,
                 "unlike_in": None if row.unlike is None else list(row.unlike),
+                "look": row.look,
             }
             for row in rows
         ],

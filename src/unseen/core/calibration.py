@@ -25,14 +25,13 @@ if TYPE_CHECKING:  # numpy is loaded by who has logits
     Numbers = np.ndarray[Any, np.dtype[np.float64]]
     Booleans = np.ndarray[Any, np.dtype[np.bool_]]
 
-VERSION = 2  # 1 had no looks
+VERSION = 3  # 1 had no looks, 2 a limit for each: these are passed over, and `unseen calibrate` makes them anew
 TEMPERATURES = tuple(0.25 * 2 ** (k / 6) for k in range(31))  # 0.25 to 8, each 12 % above the one before
 AS_TRAINED = TEMPERATURES.index(1.0)
 LOWEST, WIDTH, ODDS_BINS = -12.0, 0.25, 96  # the histogram of log-odds: -12 to 12, what is outside counts at the ends
 LEVELS = 99  # points of the largest logit: 1 % to 99 %
 UNLIKE = 5.0  # percent of the validation images count as unlike those of training
 LOOK, CONTENT = "look", "content"  # in what an image is unlike those of training: half of them in each
-LIKE_IN_EACH = 1 - UNLIKE / 200
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class Calibration:
     largest_logit: list[float]  # its points at 1 %, 2 %, ..., 99 % of the images
     model: str = ""  # the digest of the weights that were measured
     looks: list[Look] = field(default_factory=list)  # of the sites; none in runs of earlier versions
+    look_distance: list[float] = field(default_factory=list)  # points at 1 % to 99 % of images to their own site's look
     version: int = VERSION
 
     def to_json(self) -> dict[str, Any]:
@@ -59,7 +59,8 @@ class Calibration:
             raise UserError("This calibration is of a newer unseen; install that one to read it.")
         from unseen.core.look import Look
 
-        return cls(**{**value, "looks": [Look(**one) for one in value.get("looks", ())]})
+        looks = [Look(**one) for one in value["looks"]] if value.get("version", 1) == VERSION else []
+        return cls(**{**value, "looks": looks})
 
     def probabilities(self, logits_NK: Numbers) -> Numbers:
         """Of each class, at the common temperature."""
@@ -88,9 +89,21 @@ class Calibration:
     @property
     def least_familiar(self) -> float:
         """An image whose largest logit is below this is unlike those of training in its content."""
-        percent = UNLIKE / 2 if self.looks else UNLIKE
-        low, high = self.largest_logit[int(percent) - 1 : int(percent) + 1]
-        return low + (percent - int(percent)) * (high - low)
+        return _between(self.largest_logit, UNLIKE / 2 if self.looks else UNLIKE)
+
+    @property
+    def furthest_look(self) -> float:
+        """An image that is further from the looks of all sites is unlike those of training in its look."""
+        return _between(self.look_distance, 100 - UNLIKE / 2)
+
+    def typical_look(self, strangeness_N: Numbers | list[float]) -> float:
+        """The part of the sites' own images that look less strange than the typical one of these.
+
+        A whole site tells more than an image: each may be within the limit, and all at its edge.
+        """
+        import numpy as np
+
+        return float(np.searchsorted(self.look_distance, np.median(strangeness_N) * self.furthest_look)) / (LEVELS + 1)
 
     def strangeness(self, logits_NK: Numbers, looks_ND: Numbers) -> dict[str, Numbers]:
         """How unlike those of training each image is, in its content and its look. From 1 on it counts as unlike."""
@@ -99,15 +112,19 @@ class Calibration:
         if self.looks:
             from unseen.core.look import nearest
 
-            found[LOOK] = nearest(self.looks, looks_ND)
+            found[LOOK] = nearest(self.looks, looks_ND) / max(self.furthest_look, 1e-9)
         return found
 
-    def unlike(self, logits_NK: Numbers, looks_ND: Numbers) -> list[tuple[str, ...]]:
+    def unlike(self, strangeness: dict[str, Numbers]) -> list[tuple[str, ...]]:
         """In what each image is unlike those of training: look, content, both or, most often, nothing."""
-        found = {name: value > 1 for name, value in self.strangeness(logits_NK, looks_ND).items()}
-        return [
-            tuple(name for name in (LOOK, CONTENT) if name in found and found[name][n]) for n in range(len(logits_NK))
-        ]
+        found = {name: strangeness[name] > 1 for name in (LOOK, CONTENT) if name in strangeness}
+        return [tuple(name for name, there in found.items() if there[n]) for n in range(len(found[CONTENT]))]
+
+
+def _between(points: list[float], percent: float) -> float:
+    """Linear between points at 1 % to 99 %."""
+    low, high = points[int(percent) - 1 : int(percent) + 1]
+    return low + (percent - int(percent)) * (high - low)
 
 
 def softmax(logits_NK: Numbers) -> Numbers:

@@ -6,9 +6,8 @@ the pixels. They are the same for every method. `unseen export` puts this file b
 numbers of a picture   of brightness, red - green and blue - yellow: mean and spread; and at four scales, each half of the
                        one before, how much neighbours differ down and across. Five quantiles of the brightness. Spreads and
                        differences are logarithms, which makes them nearly normal
-look of a site         mean and covariance of these over its images (a Gaussian), and the distance within which nearly all
-                       of its own images are
-distance of a picture  Mahalanobis's to each site, over that site's limit; the nearest site counts. Above 1: unlike all
+look of a site         mean and covariance of these over its images: a Gaussian
+distance of a picture  Mahalanobis's to each site; the nearest site counts
 """
 
 from __future__ import annotations
@@ -65,12 +64,11 @@ class Look:
 
     mean: list[float]
     covariance: list[float]  # its upper triangle, row by row
-    limit: float  # the distance within which nearly all of the site's own images are
 
     def distance(self, looks_BD: Numbers) -> Numbers:
-        """Mahalanobis's, over the limit."""
+        """Mahalanobis's."""
         away_BD = (looks_BD - np.array(self.mean)) @ self.whitening
-        result: Numbers = np.sqrt((away_BD**2).sum(axis=1)) / max(self.limit, 1e-9)
+        result: Numbers = np.sqrt((away_BD**2).sum(axis=1))
         return result
 
     @cached_property
@@ -98,6 +96,6 @@ def moments(looks_ND: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def nearest(sites: Sequence[Look], looks_BD: Numbers) -> Numbers:
-    """The distance of each picture to the site that it is most like; above 1, it looks like none of them."""
+    """The distance of each picture to the site that it is most like."""
     result: Numbers = np.min([site.distance(looks_BD) for site in sites], axis=0)
     return result

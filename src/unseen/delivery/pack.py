@@ -40,13 +40,15 @@ class Thresholds:
         float | None
     )  # a class with these log-odds or more is in the set; None: all are, there were too few images
     largest_logit: float  # an image whose largest logit is below this is unlike those of training in its content
-    looks: list[look.Look]  # an image that looks like none of them is unlike those of training; none: nothing is known
+    looks: list[look.Look]  # of the sites; none: nothing is known of them
+    furthest_look: float | None  # an image that is further from all of them is unlike those of training in its look
 
     @classmethod
     def of(cls, found: Calibration, coverage: float) -> Thresholds:
         floor = found.threshold(coverage)
         odds = floor if math.isfinite(floor) else None
-        return cls(found.temperature, coverage, odds, found.least_familiar, found.looks)
+        furthest = found.furthest_look if found.looks else None
+        return cls(found.temperature, coverage, odds, found.least_familiar, found.looks, furthest)
 
 
 @dataclass(frozen=True)

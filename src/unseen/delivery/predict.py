@@ -83,14 +83,14 @@ class Model:
         limits = self.about["thresholds"]
         chances = softmax(logits_BK / (limits["temperature"] if limits else 1.0))
         odds = log_odds(logits_BK)
-        strange_B = nearest(self.sites, looks_BD) > 1 if self.sites else np.zeros(len(names), dtype=bool)
+        distance_B = nearest(self.sites, looks_BD) if self.sites else np.zeros(len(names))
         for row, name in enumerate(names):
             best = int(logits_BK[row].argmax())
             chosen = unlike = None
             if limits:
                 floor = -math.inf if limits["log_odds"] is None else limits["log_odds"]
                 chosen = [c for k, c in enumerate(self.classes) if k == best or odds[row, k] >= floor]
-                unlike = ["look"] * bool(strange_B[row])
+                unlike = ["look"] * bool(self.sites and distance_B[row] > limits["furthest_look"])
                 unlike += ["content"] * bool(logits_BK[row].max() < limits["largest_logit"])
             named = dict(zip(self.classes, chances[row].tolist(), strict=True))
             yield Answer(name, self.classes[best], named, chosen, unlike)

@@ -59,6 +59,9 @@ class Checked:
     unlike_training: float | None = None  # share of the images, in their look or their content
     unlike_look: float | None = None  # None where the model knows no looks
     unlike_content: float | None = None
+    typical_look: float | None = (
+        None  # the share of the known sites' images that look less strange than the typical one
+    )
     prediction_powered: PredictionPowered | None = None
     version: int = VERSION
 
@@ -77,18 +80,22 @@ def wilson(right: int, count: int) -> Share:
 
 
 def prediction_powered_mean(values: Numbers, guesses: Numbers, guesses_alone: Numbers) -> Share:
-    """A mean with its interval by prediction-powered inference (Angelopoulos et al., Science 2023).
+    """A mean with its interval by prediction-powered inference (Angelopoulos et al., Science 2023), tuned (PPI++, 2023).
 
     `values` and their `guesses` are of labelled images, `guesses_alone` of images without a label. The mean guess of these is
-    corrected by the mean error on the labelled ones (the rectifier). The interval is the normal distribution's: for n of
+    corrected by the mean error on the labelled ones (the rectifier). Guesses count by as much as makes the interval shortest,
+    from 0, where they say nothing of the values, to 1. The interval is the normal distribution's: for n of
     about 30 and more. It is right whatever the guesses are worth; good guesses make it short.
     """
     n, N = len(values), len(guesses_alone)
     if n < 2 or N < 2:
         raise UserError(f"Prediction-powered inference needs two images of each kind, not {n} labelled and {N} others.")
-    rectifier = guesses - values
-    mean = float(guesses_alone.mean() - rectifier.mean())
-    half = Z * math.sqrt(guesses_alone.var(ddof=1) / N + rectifier.var(ddof=1) / n)
+    spread = float(guesses.var(ddof=1))
+    together = float(((guesses - guesses.mean()) * (values - values.mean())).sum()) / (n - 1)
+    power = min(1.0, max(0.0, together / ((1 + n / N) * spread))) if spread else 0.0
+    rectifier = power * guesses - values
+    mean = float(power * guesses_alone.mean() - rectifier.mean())
+    half = Z * math.sqrt(power**2 * guesses_alone.var(ddof=1) / N + rectifier.var(ddof=1) / n)
     return Share(mean, mean - half, mean + half)
 
 
@@ -149,15 +156,16 @@ def checked(
     found = measured(p_NK, labels_N)
     if found is None:
         raise UserError("The model gives no numbers for these images: its weights may hold NaN.")
-    holds = size = unlike = look = content = None
+    holds = size = unlike = look = content = typical = None
     if trained.calibration is not None:
         sets_NK = trained.calibration.sets(logits_NK, coverage)
         holds = wilson(int(sets_NK[np.arange(len(labels_N)), labels_N].sum()), len(labels_N))
         size = float(sets_NK.sum(axis=1).mean())
-        strange = {name: v > 1 for name, v in trained.calibration.strangeness(logits_NK, looks_ND).items()}
-        unlike = float(np.any(list(strange.values()), axis=0).mean())
-        content = float(strange[CONTENT].mean())
-        look = float(strange[LOOK].mean()) if LOOK in strange else None
+        strange = trained.calibration.strangeness(logits_NK, looks_ND)
+        unlike = float(np.any([value > 1 for value in strange.values()], axis=0).mean())
+        content = float((strange[CONTENT] > 1).mean())
+        if LOOK in strange:
+            look, typical = float((strange[LOOK] > 1).mean()), trained.calibration.typical_look(strange[LOOK])
     return Checked(
         images=len(labels_N),
         unreadable=unreadable,
@@ -170,6 +178,7 @@ def checked(
         unlike_training=unlike,
         unlike_look=look,
         unlike_content=content,
+        typical_look=typical,
         prediction_powered=powered,
     )
 

@@ -1,6 +1,6 @@
 """What calibrates a model, without an image leaving its client: a few sums and counts, in one exchange.
 
-Each client measures the selected model on its validation images and tells (8.2 kB, whatever the number of images):
+Each client measures the selected model on its validation images and tells (8.6 kB, whatever the number of images):
 
 loss             sums of the cross-entropy at 31 temperatures: the server takes the temperature of the least total
 gap              by temperature and bin of confidence, the sum of right - confidence: the calibration error at each
@@ -8,7 +8,7 @@ true_odds        a histogram of the log-odds of the true class: the pooled quant
 largest_logit    its points at 1 % to 99 %: from which value on an image is like those of training in its content
 look_mean        of 35 numbers of colour, brightness and texture (`unseen.core.look`), over training images
 look_covariance  of the same
-look_limit       the distance within which 97.5 % of its validation images are: like its own in their look
+look_distance    of its validation images to that, points at 1 % to 99 %: from which on one is unlike in its look
 
 The temperature is the exact minimum over the grid, as if all images lay in one place. A histogram of fixed bins was taken
 for the sets, and not a quantile per client: pooled counts give the pooled quantile to a bin's width, rounded to the safe
@@ -19,7 +19,6 @@ A client with fewer than 30 training or 10 validation images tells nothing of it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -30,7 +29,6 @@ from torch import Tensor
 from unseen.core.calibration import (
     AS_TRAINED,
     LEVELS,
-    LIKE_IN_EACH,
     LOWEST,
     ODDS_BINS,
     TEMPERATURES,
@@ -51,7 +49,7 @@ SHAPES = {
 OF_LOOKS = {  # all or none of them
     "look_mean": (torch.float32, (NUMBERS,)),
     "look_covariance": (torch.float32, (PAIRS,)),
-    "look_limit": (torch.float32, (1,)),
+    "look_distance": (torch.float32, (LEVELS,)),
 }
 MOST_LOOKED_AT = 2000  # training images, spread over all: more do not change a mean
 FEWEST_TRAINING, FEWEST_VALIDATION = 30, 10
@@ -91,12 +89,11 @@ class Tally:
         """What leaves the client; nothing where it has no validation images, or the model gives no numbers."""
         if not self._largest or not self._sound:
             return {}
-        levels = torch.arange(1, LEVELS + 1, dtype=torch.float64) / (LEVELS + 1)
         return {
             "loss": self._loss,
             "gap": self._gap,
             "true_odds": self._odds,
-            "largest_logit": _quantiles(torch.cat(self._largest), levels),
+            "largest_logit": _points(torch.cat(self._largest)),
         }
 
 
@@ -105,11 +102,12 @@ def look_of_site(site: Site) -> Tensors:
     if len(site.train) < FEWEST_TRAINING or len(site.validation) < FEWEST_VALIDATION:
         return {}
     mean, covariance = (values.astype(np.float32) for values in moments(_looks(site.train, MOST_LOOKED_AT)))
-    own = Look(mean.tolist(), covariance.tolist(), 1.0).distance(_looks(site.validation, MOST_LOOKED_AT))
-    place = min(len(own), math.ceil(LIKE_IN_EACH * (len(own) + 1)))  # as in conformal prediction
-    limit = np.partition(own, place - 1)[place - 1 : place]
-    sent = {"look_mean": mean, "look_covariance": covariance, "look_limit": limit.astype(np.float32)}
-    return {name: torch.from_numpy(value) for name, value in sent.items()}
+    own = Look(mean.tolist(), covariance.tolist()).distance(_looks(site.validation, MOST_LOOKED_AT))
+    return {
+        "look_mean": torch.from_numpy(mean),
+        "look_covariance": torch.from_numpy(covariance),
+        "look_distance": _points(torch.from_numpy(own)).float(),
+    }
 
 
 def _looks(images: ImageSet, most: int) -> Numbers:
@@ -117,10 +115,10 @@ def _looks(images: ImageSet, most: int) -> Numbers:
     return np.concatenate([look_of(images.batch(part).x.numpy()) for part in torch.split(rows, BATCH)])
 
 
-def _quantiles(values: Tensor, levels: Tensor) -> Tensor:
-    """Linear between neighbours. By hand: torch.quantile refuses more than 16 million values."""
+def _points(values: Tensor) -> Tensor:
+    """At 1 % to 99 %, linear between neighbours. By hand: torch.quantile refuses more than 16 million values."""
     ordered = values.sort().values
-    place = levels * (len(ordered) - 1)
+    place = torch.arange(1, LEVELS + 1, dtype=torch.float64) / (LEVELS + 1) * (len(ordered) - 1)
     below = place.floor().long()
     above = (below + 1).clamp(max=len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
@@ -141,8 +139,9 @@ def faults(sent: Mapping[str, Tensor]) -> str:
         return "its calibration counts no images"
     if bool((sent["loss"] < 0).any()) or float(sent["gap"].abs().sum(1).max()) > images * (1 + 1e-9):
         return "the sums of its calibration do not fit its number of images"
-    if bool((sent["largest_logit"].diff() < 0).any()):
-        return 'the points "largest_logit" of its calibration do not rise'
+    for name in ("largest_logit", "look_distance"):
+        if name in sent and bool((sent[name].diff() < 0).any()):
+            return f'the points "{name}" of its calibration do not rise'
     return _look_fault(sent) if "look_mean" in sent else ""
 
 
@@ -150,8 +149,8 @@ def _look_fault(sent: Mapping[str, Tensor]) -> str:
     """The numbers of a picture have bounds, so their means and covariances have them too."""
     if bool((sent["look_mean"].abs() > LARGEST).any()) or bool((sent["look_covariance"].abs() > LARGEST**2).any()):
         return "the look of its images has larger numbers than pictures can have"
-    if not 0 <= float(sent["look_limit"]) <= FURTHEST:
-        return f"the limit of its images' look is {float(sent['look_limit']):g}"
+    if not (float(sent["look_distance"][0]) >= 0 and float(sent["look_distance"][-1]) <= FURTHEST):
+        return "its images are further from their look than pictures can be"
     return ""
 
 
@@ -164,6 +163,7 @@ def pooled(sent: Mapping[ClientId, Tensors], model: str = "") -> Calibration | N
     odds = torch.stack([each["true_odds"] for each in known]).sum(0)
     assert isinstance(loss, Tensor) and isinstance(gap, Tensor)
     images, best = int(odds.sum()), int(loss.argmin())
+    looking = [each for each in known if "look_mean" in each]
     errors = gap.abs().sum(1) / images
     return Calibration(
         temperature=TEMPERATURES[best],
@@ -172,19 +172,16 @@ def pooled(sent: Mapping[ClientId, Tensors], model: str = "") -> Calibration | N
         images=images,
         clients=len(known),
         true_odds=odds.tolist(),
-        largest_logit=_pooled_points(known),
+        largest_logit=_pooled_points(known, "largest_logit"),
         model=model,
-        looks=[_look(each) for each in known if "look_mean" in each],
+        looks=[Look(each["look_mean"].tolist(), each["look_covariance"].tolist()) for each in looking],
+        look_distance=_pooled_points(looking, "look_distance") if looking else [],
     )
 
 
-def _look(sent: Tensors) -> Look:
-    return Look(sent["look_mean"].tolist(), sent["look_covariance"].tolist(), float(sent["look_limit"]))
-
-
-def _pooled_points(known: list[Tensors]) -> list[float]:
+def _pooled_points(known: list[Tensors], name: str) -> list[float]:
     """The points of all images together: each client's stand for equal shares of its images."""
-    points = torch.cat([each["largest_logit"] for each in known])
+    points = torch.cat([each[name] for each in known])
     weights = torch.cat([each["true_odds"].sum().double().expand(LEVELS) for each in known])
     order = points.argsort(stable=True)
     points, reached = points[order], weights[order].cumsum(0)

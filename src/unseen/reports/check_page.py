@@ -13,7 +13,7 @@ from unseen.reports.figures import Frame, svg, text
 from unseen.reports.style import SCRIPT, STYLE
 
 LEFT = 'style="text-align:left;white-space:normal"'  # words, in tables of numbers
-MOST = 0.5  # of the images: then the site as a whole is new
+NEW = 0.9  # of the known sites' images look less strange than the typical one here: then the whole site is new
 DEEPEST = 60  # percent of the colour: numbers stay readable on it
 MEANING = {
     "accuracy": "right answers; the interval is Wilson's, 95 %",
@@ -27,6 +27,7 @@ MEANING = {
     "unlike training": "images; 5 % of those of training",
     "unlike in look": "colours and textures of no known site; 2.5 %",
     "unlike in content": "no class fits well; 2.5 %",
+    "the typical look": "stranger than so many images of the known sites",
 }
 
 
@@ -44,6 +45,7 @@ def rows(found: Checked) -> list[tuple[str, str, str]]:
     if found.unlike_look is not None:
         values["unlike in look"] = percent(found.unlike_look)
         values["unlike in content"] = percent(found.unlike_content)
+        values["the typical look"] = percent(found.typical_look)
     if found.coverage is not None and found.covers is not None:
         values["sets hold the class"] = f"{interval(found.coverage)}, should be {100 * found.covers:g} %"
     if found.prediction_powered is not None:
@@ -84,9 +86,9 @@ def _page(found: Checked, classes: Sequence[str], about: str) -> Iterator[str]:
     if found.coverage is not None and found.covers is not None and found.coverage.high < found.covers:
         yield "<p>The sets hold the class less often than they should: this site differs from those of training. "
         yield "That is to be expected; the sets' promise holds for images like those of training only.</p>"
-    if found.unlike_look is not None and found.unlike_look > MOST:
-        yield "<p>Most images look like those of no site that trained: to the model this site is new, and what it says of "
-        yield "sets and probabilities was found elsewhere. Go by the numbers of this page.</p>"
+    if found.typical_look is not None and found.typical_look >= NEW:
+        yield "<p>This site as a whole looks unlike those that trained: what the model says of sets and probabilities was "
+        yield "found elsewhere. Go by the numbers of this page.</p>"
     yield "<h2>Are the probabilities right?</h2><div class=figures><figure>"
     yield reliability(found.curve)
     yield "<figcaption>Share right by the model's probability of its answer. On the diagonal they agree; below it the "

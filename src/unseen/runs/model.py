@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from unseen.core.calibration import Calibration, softmax
+from unseen.core.calibration import LOOK, Calibration, softmax
 from unseen.core.errors import UserError
 from unseen.core.files import read_tensors, tensors_digest
 from unseen.core.look import look_of
@@ -93,7 +93,8 @@ class Trained:
         """In what each image is unlike those of training: "look" (colours, textures), "content" (no class fits), or ()."""
         x = as_batch(images, self.settings.data.image_size)
         looks = [look_of(part.cpu().numpy()) for part in torch.split(x, BATCH)]
-        return self.calibrated().unlike(self.logits(x), np.concatenate(looks))
+        own = self.calibrated()
+        return own.unlike(own.strangeness(self.logits(x), np.concatenate(looks)))
 
     def logits(self, images: Images) -> Numbers:
         """What the method's own rule gives before the softmax."""
@@ -192,6 +193,7 @@ class Prediction:
     probabilities: dict[str, float]  # of all classes
     set: tuple[str, ...] | None  # the classes that cannot be ruled out; None where the model has no calibration
     unlike: tuple[str, ...] | None  # in what it is unlike those of training: look, content; None likewise
+    look: float | None = None  # how strange it looks: from 1 on, unlike; None where the model knows no looks
 
     @property
     def familiar(self) -> bool | None:
@@ -225,12 +227,14 @@ def predict_files(
     for files, logits_NK, looks_ND in read_files(trained, find_images(place), broken, converted):
         p_NK = trained.probabilities(logits_NK)
         sets = trained.named_sets(logits_NK, coverage) if known else [None] * len(files)
-        unlike = trained.calibrated().unlike(logits_NK, looks_ND) if known else [None] * len(files)
-        for file, p_K, chosen, why in zip(files, p_NK, sets, unlike, strict=True):
+        strange = trained.calibrated().strangeness(logits_NK, looks_ND) if known else {}
+        unlike = trained.calibrated().unlike(strange) if known else [None] * len(files)
+        looks = strange[LOOK].tolist() if LOOK in strange else [None] * len(files)
+        for file, p_K, chosen, why, look in zip(files, p_NK, sets, unlike, looks, strict=True):
             name = file.relative_to(place) if place.is_dir() else file
             named = dict(zip(trained.classes, p_K.tolist(), strict=True))
             best = int(p_K.argmax())
-            yield Prediction(name.as_posix(), trained.classes[best], float(p_K[best]), named, chosen, why)
+            yield Prediction(name.as_posix(), trained.classes[best], float(p_K[best]), named, chosen, why, look)
 
 
 class Read(NamedTuple):
