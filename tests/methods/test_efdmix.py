@@ -6,6 +6,7 @@ import torch
 from unseen.methods.efdmix import EFDMix
 from unseen.nets.backbones import create_net
 from unseen.nets.parts.styles import EFDMix as EFDMixModule
+from unseen.nets.parts.styles import order_of
 
 
 def test_values_move_to_those_of_the_same_rank_by_hand() -> None:
@@ -41,3 +42,11 @@ def test_it_acts_after_its_stages_in_training_alone() -> None:
     maps = torch.randn(4, 3, 2, 5)
     assert [len(list(after)) for after in net.inserted] == [0, 1, 0, 0]  # type: ignore[arg-type]
     assert module.eval()(maps) is maps and not torch.equal(module.train()(maps), maps)
+
+
+def test_the_order_is_that_of_a_stable_sort() -> None:
+    values = torch.randn(3, 4, 50, generator=torch.Generator().manual_seed(0)).clamp(min=-0.5)
+    values[0, 0, :20] = torch.tensor([0.0, -0.0]).repeat(10)
+    values[1, 0, 3:6] = torch.tensor([torch.inf, -torch.inf, 1e-42])
+    assert torch.equal(order_of(values), values.argsort(dim=-1, stable=True))
+    assert torch.equal(order_of(values.double()), values.argsort(dim=-1, stable=True))

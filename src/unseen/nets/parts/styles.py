@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -65,6 +66,20 @@ class MixStyle(nn.Module):
         return f"p={self.p}, alpha={self.alpha}"
 
 
+def order_of(values: Tensor) -> Tensor:
+    """Where the smallest value of the last dimension is, the next one, and so on; equal values in their own order.
+
+    As `values.argsort(stable=True)`. Numpy sorts integers with the CPU's vector instructions, ten times as fast as torch
+    sorts numbers with their places: so each value's bits and its place become one integer.
+    """
+    if values.device.type != "cpu" or values.dtype != torch.float32:
+        return values.argsort(dim=-1, stable=True)
+    bits = (values.contiguous() + 0.0).view(torch.int32)  # + 0.0: -0 has other bits than 0
+    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()  # integers in the order of the numbers
+    keys = (rising << 32) | torch.arange(values.shape[-1])
+    return torch.from_numpy(np.sort(keys.numpy(), axis=-1)) & 0xFFFFFFFF
+
+
 class EFDMix(nn.Module):
     """Move each channel's values towards those of the same rank in another image of the batch (Zhang et al. 2022).
 
@@ -84,7 +99,8 @@ class EFDMix(nn.Module):
         weight = torch.distributions.Beta(self.alpha, self.alpha).sample((images, 1, 1)).to(maps.device)
         other = torch.randperm(images).to(maps.device)
         values = maps.flatten(2)
-        ordered, places = values.sort(dim=2)
+        places = order_of(values.detach())
+        ordered = values.gather(2, places)
         # Straight to each value's place: the rank of each value, which the other's values would be looked up by, costs
         # a second sort.
         matched = torch.empty_like(ordered).scatter(2, places, ordered[other])
