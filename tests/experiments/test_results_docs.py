@@ -31,8 +31,7 @@ def test_every_page_is_what_its_records_say(script: ModuleType) -> None:
 
 
 def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "RECORDS", tmp_path / "records")
-    monkeypatch.setattr(script, "CHECKING", True)
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path / "records")
     invent(tmp_path / "out", {"fedavg": 0.5, "fedfd-a": 0.6, "stablefdg": 0.45}, targets=("ink", "street"))
     assert script.keep(tmp_path / "out", "digits") == 18
     board = script.leaderboard("digits").splitlines()
@@ -44,15 +43,15 @@ def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monk
     assert "**FedFD-A** has the best mean" in words and "StableFDG is behind FedAvg by 5.0 points" in words
     assert "FedAvg against itself" in words and "seeds 0, 1, 2" in script.runs("digits")
     page = "x\n<!-- results: method fedfd-a digits -->\nold\n<!-- end -->\n"
-    assert "FedFD-A 60.6 ± 0.1 %, +10.0 to FedAvg (6 of 6 pairs)" in script.generated(page)
+    assert "FedFD-A 60.6 ± 0.1 %, +10.0 to FedAvg (6 of 6 pairs)" in script.generated(page, draws=False)
     assert not list((tmp_path / "records").rglob("*.safetensors"))
 
 
 def test_regret_is_of_the_recommended_method(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "RECORDS", tmp_path)
-    assert script.regret("digits") == script.NOTHING
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path)
+    assert script.regret("digits") == script.kept.NOTHING
     invent(tmp_path / "digits", {"fedavg": 0.5, "fedfd-a": 0.6, "gperxan": 0.55, "fedsam": 0.9})
     standing = {"gperxan": "recommended", "fedavg": "behind", "fedfd-a": "as good"}
     candidates = [Candidate(name, {}, name, word, {}) for name, word in standing.items()]
@@ -73,8 +72,8 @@ def test_regret_is_of_the_recommended_method(
 def test_trust_is_told_by_method_with_means_over_its_runs(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "RECORDS", tmp_path)
-    assert script.trust("digits") == script.familiarity("digits") == script.NOTHING
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path)
+    assert script.trust("digits") == script.familiarity("digits") == script.kept.NOTHING
 
     def where(coverage: float, error: float) -> dict[str, object]:
         return {
@@ -85,7 +84,7 @@ def test_trust_is_told_by_method_with_means_over_its_runs(
         }
 
     def scores(value: float) -> dict[str, float]:
-        return {"largest logit": 0.5, "energy": value - 0.1, script.BOTH: value}
+        return {"largest logit": 0.5, "energy": value - 0.1, "look or largest logit": value}
 
     for place, (label, target, unseen) in enumerate(
         [("fedfd-a", "ink", 0.7), ("fedavg", "ink", 0.8), ("fedavg", "street", 0.6)]
@@ -107,7 +106,7 @@ def test_trust_is_told_by_method_with_means_over_its_runs(
 def test_looks_are_compared_by_sources_alone(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path)
     assert "No record yet" in script.look("digits")
     found = [
         {"numbers": "pixels", "distance": "d", "left_out": out, "targets": [target], "auroc": auroc, "flagged": 0.04, "found": 0.5,
@@ -123,7 +122,7 @@ def test_looks_are_compared_by_sources_alone(
 def test_liars_are_told_by_the_budget_with_most_records(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path)
     assert "No record yet" in script.robust("digits", "3")
     base = {"target": "street", "seed": 0, "rounds": 10, "steps": 45, "backdoor": 0.02, "stopped": "", "commit": "c"}
     cases = [("krum", "none", 0.6), ("fedavg", "none", 0.7), ("fedavg", "scaled", None), ("fedavg", "backdoor", 0.5)]
@@ -145,7 +144,7 @@ def test_liars_are_told_by_the_budget_with_most_records(
 def test_attacks_are_summed_over_the_tests_that_play_them(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path)
     assert "No record yet" in script.attacks()
     tests = {"passed": 1, "failed": 0, "skipped": 1}
     files = {
@@ -181,7 +180,7 @@ def test_an_attempt_is_held_if_nothing_fails(monkeypatch: pytest.MonkeyPatch) ->
 def test_times_are_told_against_the_first_engine(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "RECORDS", tmp_path)
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path)
     assert "No record yet" in script.flower("flower") and "No record yet" in script.overhead()
     rows = [{"engine": "local", "first": 3.0, "seconds": 0.25}, {"engine": "deployment", "first": 20.4, "seconds": 1.0}]
     about = {"commit": "c", "rounds": 5, "megabytes": 9.0, "cores": 2, "load": 1.25}
@@ -200,8 +199,8 @@ def test_times_are_told_against_the_first_engine(
 def test_tables_of_speed_are_made_of_records(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "RECORDS", tmp_path)
-    assert script.speed() == script.clients() == script.cost("convnet") == script.NOTHING
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path)
+    assert script.speed() == script.clients() == script.cost("convnet") == script.kept.NOTHING
     about = {"command": "python x.py --keep", "commit": "abc1234", "cpu": "Chip", "cores": 2}
 
     def kept(name: str, load: float, **found: object) -> None:

@@ -1,0 +1,183 @@
+"""Accuracy on unseen domains: leaderboards, sentences, figures, and the lines of a method's own page."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from tables import kept
+from tables.kept import NOTHING, SYSTEMS, bold, main_group, mean_on, records, row_of, top
+
+from unseen.experiments.collect import CHOSEN, Group
+from unseen.experiments.statistics import average_over_targets
+from unseen.reports.findings import compared_sentence, noise_floor
+from unseen.reports.names import titled
+from unseen.reports.tables import inference_grid, markdown, p_value
+
+EASY = {"digits": "ink"}  # a target that is easier than the sources: the mean is also given without it
+
+
+def leaderboard(name: str) -> str:
+    group = main_group(name)
+    if group is None:
+        return NOTHING
+    easy = EASY.get(name)
+    compared = group.comparisons()
+    without = [f"without {easy}"] if easy else []
+    head = ["method", *group.targets, "mean", *without, "in-domain", "worst", "Δ to FedAvg", "wins", "p"]
+    lines = top(head)
+    rows = group.best()
+    best = {t: max(mean_on(row, t) for row in rows) for t in group.targets}
+    for place, row in enumerate(rows):
+        average = group.average(row)
+        cells = [titled(row.label).replace("*", "\\*") + (" \\*" if row.sends else "")]
+        for target in group.targets:
+            value = mean_on(row, target)
+            cells.append(bold(f"{value:.1f}", value == best[target]) if not math.isnan(value) else "-")
+        spread = "" if math.isnan(average.std) else f" ± {average.std:.1f}"
+        cells.append(bold(f"{average.mean:.1f}{spread}", place == 0) if average.count else "-")
+        if easy:
+            rest = average_over_targets(row.scores(), [t for t in group.targets if t != easy])
+            cells.append(f"{rest.mean:.1f}" if rest.count else "-")
+        inside = group.average(row, "in_domain_accuracy")
+        cells.append(f"{inside.mean:.1f}" if inside.count else "-")
+        worst = group.worst(row)
+        cells.append(f"{worst.mean:.1f}" if worst.count else "-")
+        one = compared.get(row.label)
+        if one is None:
+            cells += ["", "", ""]
+        else:
+            interval = "" if math.isnan(one.low) else f" ({one.low:+.1f} to {one.high:+.1f})"
+            cells += [f"{one.difference:+.1f}{interval}", f"{one.wins}/{one.pairs}", p_value(one.corrected)]
+        lines.append(row_of(cells))
+    notes = [
+        "Accuracy in % on the whole unseen domain, of the round that the sources' validation images chose; mean and",
+        "standard deviation over seeds. In-domain: the same model on held-back images of the sources. Worst: the unseen",
+        "domain where accuracy is lowest, the mean over seeds. Δ: paired by target and seed, with a 95 % interval by a",
+        "bootstrap over seeds. p: Wilcoxon's signed-rank test, Holm-corrected for all methods of the table. \\* sends",
+        "more than the model's weights.",
+    ]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def sentences(name: str) -> str:
+    """What the table says, in words."""
+    group = main_group(name)
+    if group is None:
+        return NOTHING
+    compared = group.comparisons()
+    rows = {row.label: row for row in group.rows}
+    ours = [label for label, row in rows.items() if row.method in SYSTEMS and label in compared and not row.fields]
+    ours = sorted(
+        (label for label in ours if not label.endswith(CHOSEN)), key=lambda label: -compared[label].difference
+    )
+    best = group.best()[0]
+    lines = [f"**{titled(best.label)}** has the best mean over unseen domains, {group.average(best).mean:.1f} %."]
+    lines += [compared_sentence(rows[label], compared[label], "fedavg") for label in ours]
+    if (apart := noise_floor(group, "fedavg")) is not None:
+        lines.append(
+            f"FedAvg against itself: two seeds are {apart:.1f} points apart on the mean over targets (root mean square). "
+            "A smaller difference between two single runs means nothing."
+        )
+    return "\n".join(f"- {line}" for line in lines) + "\n"
+
+
+def runs(name: str) -> str:
+    """Command, commits, seeds and kernels."""
+    collection, group = records(name), main_group(name)
+    if collection is None or group is None:
+        return NOTHING
+    results = [result for row in group.rows for result in row.results.values()]
+    said = collection.about.get("commands", [])
+    commits = sorted({result.commit for result in results if result.commit})
+    seconds = sorted(result.seconds for row in group.rows if row.label == "fedavg" for result in row.results.values())
+    lines = ["```", *said, f"unseen report benchmarks/results/{name}", "```", ""]
+    kernels = sorted({f"{r.kernels} on {r.cpu or 'a CPU that was not recorded'}" for r in results})
+    lines.append(
+        f"{len(results)} runs; seeds {', '.join(map(str, group.seeds))}; kernels "
+        f"{', '.join(kernels)}; commits {', '.join(commits) or 'not recorded'}; "
+        + (f"a FedAvg run took {seconds[len(seconds) // 2]:.0f} s (median)." if seconds else "")
+    )
+    return "\n".join(lines) + "\n"
+
+
+def inference(name: str) -> str:
+    group = main_group(name)
+    grid = inference_grid(group) if group is not None else None
+    return NOTHING if grid is None else markdown(grid)
+
+
+def figure(name: str, draws: bool = True) -> str:
+    """Differences to FedAvg with their intervals, as docs/img/results-NAME.svg."""
+    group = main_group(name)
+    if group is None:
+        return NOTHING
+    if draws:
+        draw(group, kept.TOP / "docs" / "img" / f"results-{name}.svg")
+    return f"![Difference to FedAvg of every method on {name}](img/results-{name}.svg)\n"
+
+
+def draw(group: Group, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "unseen"  # the same picture for the same numbers
+    compared = sorted(group.comparisons().items(), key=lambda pair: pair[1].difference)
+    shown, axes = plt.subplots(figsize=(7, 0.6 + 0.24 * len(compared)))
+    for place, (label, one) in enumerate(compared):
+        row = next(row for row in group.rows if row.label == label)
+        colour = "#b3541e" if row.method in SYSTEMS else "#4c6a8a"
+        if not math.isnan(one.low):
+            axes.plot([one.low, one.high], [place, place], color=colour, linewidth=2)
+        axes.plot([one.difference], [place], "o", color=colour, markersize=5)
+    axes.axvline(0, color="#888888", linewidth=1)
+    axes.set_yticks(range(len(compared)), [titled(label) for label, _ in compared], fontsize=8)
+    axes.set_xlabel("points ahead of FedAvg, mean over unseen domains (95 % interval over seeds)", fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    shown.tight_layout()
+    path.parent.mkdir(exist_ok=True)
+    shown.savefig(path, metadata={"Date": None})
+    plt.close(shown)
+
+
+def method(label: str, *names: str) -> str:
+    """A method's own numbers, for its page."""
+    lines = []
+    for name in names:
+        group = main_group(name)
+        for row in group.rows if group is not None else []:
+            if group is not None and row.method == label and (average := group.average(row)).count:
+                one = group.comparisons().get(row.label)
+                words = "" if one is None else f", {one.difference:+.1f} to FedAvg ({one.wins} of {one.pairs} pairs)"
+                spread = "" if math.isnan(average.std) else f" ± {average.std:.1f}"
+                lines.append(f"- `{name}`: {titled(row.label)} {average.mean:.1f}{spread} %{words}")
+    return "\n".join([*(lines or ["No runs of this version are recorded yet."]), ""])
+
+
+PAPERS = {
+    "fedavg": ("AISTATS 2017", "the mean of the sites' models: what all others are compared with"),
+    "fedfd": ("ECCV 2024", "trains on features whose statistics are mixed with those of all sites"),
+    "fedfd-a": ("ECCV 2024", "and adapts the statistics to each image at test time"),
+    "gperxan": ("CVPR 2024", "mixes instance and batch normalisation; the shared head guides the features"),
+    "stablefdg": ("NeurIPS 2023", "shares and explores styles; attends to what a class has in common"),
+    "fedadg": ("arXiv 2021", "aligns all sites' features to one learned reference"),
+}
+
+
+def systems(*names: str) -> str:
+    """The four papers' systems: idea and numbers, for the README."""
+    lines = top(["system", "idea", *(f"`{name}`" for name in names)], 2)
+    for label, (venue, idea) in PAPERS.items():
+        page = "fedfd" if label == "fedfd-a" else label
+        cells = []
+        for name in names:
+            group = main_group(name)
+            row = next((row for row in group.rows if row.label.partition(" (")[0] == label), None) if group else None
+            average = group.average(row) if group is not None and row is not None else None
+            spread = "" if average is None or math.isnan(average.std) else f" ± {average.std:.1f}"
+            cells.append("-" if average is None or not average.count else f"{average.mean:.1f}{spread}")
+        lines.append(f"| [{titled(label)}](docs/methods/{page}.md), {venue} | {idea} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,74 @@
+"""Records under benchmarks/results, and what every table has in common."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unseen.experiments.collect import Collection, Group, Row, collect
+from unseen.experiments.statistics import summarise
+
+TOP = Path(__file__).parents[2]
+
+
+RECORDS = TOP / "benchmarks" / "results"
+
+
+NOTHING = "No runs are recorded yet.\n"
+
+
+SYSTEMS = ("fedfd", "fedfd-a", "gperxan", "stablefdg", "fedadg")  # of the four papers
+
+
+def records(name: str) -> Collection | None:
+    folder = RECORDS / name
+    found = collect(folder) if folder.is_dir() else None
+    return found if found is not None and found.groups else None
+
+
+def main_group(name: str) -> Group | None:
+    """The runs of a folder under one condition: those with most runs."""
+    collection = records(name)
+    if collection is None:
+        return None
+    return max(collection.groups, key=lambda group: sum(len(row.results) for row in group.rows))
+
+
+def speed_record(name: str) -> dict[str, Any] | None:
+    """What a benchmark of speed kept (benchmarks/speed.py)."""
+    file = RECORDS / "speed" / f"{name}.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def row_of(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def top(head: Sequence[str], words: int = 1) -> list[str]:
+    """The first two lines of a table: the first columns hold words, all others numbers."""
+    return [row_of(head), "|---" * words + "|---:" * (len(head) - words) + "|"]
+
+
+def bold(text: str, wanted: bool) -> str:
+    return f"**{text}**" if wanted else text
+
+
+def percent(values: Sequence[float]) -> str:
+    return f"{100 * sum(values) / len(values):.1f} %"
+
+
+def share(values: Sequence[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    return f"{100 * sum(there) / len(there):.1f}" if there else "stopped" if values else "-"
+
+
+def mean_on(row: Row, target: str) -> float:
+    return summarise(value for (name, _), value in row.scores().items() if name == target).mean
+
+
+def filled(text: str) -> str:
+    """A paragraph in lines that a page may have."""
+    return textwrap.fill(text, width=118, break_long_words=False, break_on_hyphens=False)
