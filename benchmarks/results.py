@@ -12,7 +12,8 @@ A page has marks, and what stands between them is written by this file:
     <!-- end -->
 
 Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
-table), `method METHOD NAME ...` (a method's own lines in its page), `robust DATA CLIENTS` (benchmarks/robust.py), `trust NAME`
+table), `method METHOD NAME ...` (a method's own lines in its page),
+`ablations NAME` (the papers' ablations in small, with verdicts), `robust DATA CLIENTS` (benchmarks/robust.py), `trust NAME`
 and `familiarity NAME` (benchmarks/trust.py), `look NAME` (benchmarks/look.py), `regret NAME` (benchmarks/regret.py),
 `compose NAME` (benchmarks/compose.py), `export` (benchmarks/export.py), `story NAME` (examples/new_site), `audit NAME`
 (what leaks), `attacks` (benchmarks/attacks.py), `overhead` (benchmarks/checks.py), `flower NAME` (benchmarks/flower.py), `speed`,
@@ -31,6 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tables import kept
+from tables.ablations import ablations
 from tables.accuracy import figure, inference, leaderboard, method, runs, sentences, systems
 from tables.choices import compose, regret
 from tables.new_site import export, familiarity, look, story, trust
@@ -109,7 +111,7 @@ def _thin(line: RoundLine) -> dict[str, object]:
 # --- pages -----------------------------------------------------------------------------------------------------------
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
-    "method": method, "systems": systems, "robust": robust, "trust": trust, "familiarity": familiarity,
+    "method": method, "systems": systems, "ablations": ablations, "robust": robust, "trust": trust, "familiarity": familiarity,
     "regret": regret, "compose": compose, "audit": audit, "look": look, "export": export, "story": story,
     "attacks": attacks, "overhead": overhead, "flower": flower,
     "speed": speed, "clients": clients, "cost": cost,

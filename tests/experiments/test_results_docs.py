@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ from tests import attempts
 from tests.reports.runs import invent
 from unseen.core.files import write_json
 from unseen.experiments.choose import Candidate, Choice
+from unseen.experiments.grid import read_file
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "results.py"
 
@@ -228,3 +230,30 @@ def test_tables_of_speed_are_made_of_records(
     said = " ".join(script.cost("convnet").split())
     assert "| FedFD | 1,234 | 2.10x | 1.25x | 2.00 MB | 0 | 2.00 MB |" in said
     assert "Left out: No tokens." in said and "FedAvg's step takes 20.0 ms" in said
+
+
+def test_an_ablation_is_judged_by_the_interval_and_the_papers_direction(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path)
+    assert script.ablations("digits") == script.kept.NOTHING
+    place = tmp_path / "ablations" / "digits"
+    invent(place, {"fedfd": 0.8, "fedfd-a": 0.7, "silobn": 0.7})
+    invent(place, {"fedfd": 0.75}, fields={"u": [0.5, 0.5]})
+    invent(place, {"fedadg": 0.6}, fields={"variant": "paper", "generator_lr": 0.007, "discriminator_lr": 0.007})
+    found = script.ablations("digits").splitlines()
+    assert (
+        "| FedFD-A Table 2 | FedFD (u ~ U(0, 1)) | FedFD (u = 0.5) | +0.6 | +5.0 | +5.0 to +5.0 | 6/6 | agrees |"
+        in found
+    )
+    assert "| FedFD-A Table 3 | FedFD | SiloBN | +3.3 | +10.0 | +10.0 to +10.0 | 6/6 | agrees |" in found
+    assert "| FedFD-A Table 3 | FedFD-A | FedFD | +1.5 | -10.0 | -10.0 to -10.0 | 0/6 | **disagrees** |" in found
+    assert len([line for line in found if line.startswith("|")]) == 2 + 3, "what was not run has no row"
+
+
+def test_every_claim_of_an_ablation_is_in_the_file_that_runs_it(script: ModuleType) -> None:
+    claims = sys.modules["tables.ablations"].CLAIMS
+    listed = read_file(SCRIPT.parent / "paper" / "small-ablations.toml")["methods"]
+    runs = [(one, {}) if isinstance(one, str) else (one["name"], one["set"]) for one in listed]
+    for _, proposal, others in claims:
+        assert all((one.method, one.fields) in runs for one in (proposal, *others))
