@@ -1,4 +1,4 @@
-"""Training steps by AVX2's kernels, which runs take on every CPU, against the CPU's own, alternating processes in one run.
+"""Training steps by AVX2's kernels (`UNSEEN_CPU=avx2`) against the CPU's own, alternating processes in one run.
 
 python benchmarks/kernels.py
 """
@@ -13,7 +13,7 @@ import sys
 from allocator import measure
 from speed import keep, keep_option
 
-from unseen.core.platform import OURS, SETTINGS
+from unseen.core.platform import OURS, VARIABLES
 
 NETS = {"convnet": 32, "mobilenetv2_100": 112, "resnet18": 112}  # and their image sizes
 
@@ -29,14 +29,14 @@ def main() -> None:
         return
     record = {}
     for net, size in NETS.items():
-        found: dict[str, list[float]] = {"native": [], "": []}
+        found: dict[str, list[float]] = {"native": [], "avx2": []}
         command = [sys.executable, __file__, "--measure", net, "--steps", str(chosen.steps)]
         for _ in range(2):
             for cpu, seconds in found.items():
-                environment = {k: v for k, v in os.environ.items() if k not in {*SETTINGS, OURS}} | {"UNSEEN_CPU": cpu}
+                environment = {k: v for k, v in os.environ.items() if k not in {*VARIABLES, OURS}} | {"UNSEEN_CPU": cpu}
                 done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
                 seconds.append(float(done.stdout))
-        own, same = min(found["native"]), min(found[""])
+        own, same = min(found["native"]), min(found["avx2"])
         record[net] = {"image_size": size, "avx2": same, "native": own}
         print(
             f"{net} at {size} px, batch 32: {1e3 * same:.1f} ms a step, {1e3 * own:.1f} by the CPU's own: {same / own:.2f}x"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from unseen.core import platform
-from unseen.core.platform import OURS, SETTINGS
+from unseen.core.platform import OURS, SETTINGS, VARIABLES
 
 needs_avx2 = pytest.mark.skipif(
     "avx2" not in platform._flags(), reason="this CPU has no AVX2, or is not known to have it"
@@ -25,7 +25,7 @@ CAPABILITY = "torch.backends.cpu.get_cpu_capability()"
 
 def python(code: str, **variables: str) -> str:
     """What a new process prints, whose user has set these variables and no others of ours."""
-    own = {name: value for name, value in os.environ.items() if name not in {*SETTINGS, OURS, "UNSEEN_CPU"}}
+    own = {name: value for name, value in os.environ.items() if name not in {*VARIABLES, OURS, "UNSEEN_CPU"}}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**own, **variables})
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -55,7 +55,7 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def forked() -> Iterator[Callable[..., str]]:
     """As `python`, by a fork of one process that has imported torch and computed nothing: an import takes seconds."""
-    own = {name: value for name, value in os.environ.items() if name not in {*SETTINGS, OURS, "UNSEEN_CPU"}}
+    own = {name: value for name, value in os.environ.items() if name not in {*VARIABLES, OURS, "UNSEEN_CPU"}}
     with subprocess.Popen(
         [sys.executable, "-c", ZYGOTE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=own
     ) as zygote:
@@ -74,7 +74,7 @@ def forked() -> Iterator[Callable[..., str]]:
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """This process as if nobody had asked for anything; as it was afterwards."""
-    for name in (*SETTINGS, OURS, "UNSEEN_CPU"):
+    for name in (*VARIABLES, OURS, "UNSEEN_CPU"):
         monkeypatch.setenv(name, "")  # remembered, so that it is put back whatever happens in between
         monkeypatch.delenv(name)
     monkeypatch.setattr(platform, "_flags", lambda: frozenset({"avx2", "fma"}))
@@ -82,7 +82,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def asked() -> dict[str, str]:
-    return {name: os.environ[name] for name in SETTINGS if name in os.environ}
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 # --- imports ---------------------------------------------------------------------------------------------------------
@@ -107,18 +107,24 @@ def test_no_import_makes_torch_choose_its_kernels() -> None:
 
 # --- asking ----------------------------------------------------------------------------------------------------------
 @needs_avx2
+def test_torch_takes_the_cpus_own_kernels_and_mkl_sums_in_one_order(forked: Callable[..., str]) -> None:
+    native = forked(f"import torch; print({CAPABILITY})")
+    show = f"{PREPARE}import os; print(prepare_process(), os.environ['MKL_CBWR'], os.environ['{OURS}'])"
+    assert forked(show) == f"Kernels(asked='native', used='{native}', remark='') AUTO MKL_CBWR"
+
+
+@needs_avx2
 def test_torch_takes_avx2s_kernels_also_if_it_was_imported_first(forked: Callable[..., str]) -> None:
     for new in (python, forked):  # the second has imported it
-        assert new(f"{PREPARE}print(prepare_process())") == "Kernels(asked='avx2', used='AVX2', remark='')"
-    assert forked(f"{PREPARE}prepare_process(); {COMPUTE}print({CAPABILITY})") == "AVX2"
+        said = new(f"{PREPARE}print(prepare_process())", UNSEEN_CPU="avx2")
+        assert said == "Kernels(asked='avx2', used='AVX2', remark='')"
+    assert forked(f"{PREPARE}prepare_process(); {COMPUTE}print({CAPABILITY})", UNSEEN_CPU="avx2") == "AVX2"
 
 
 @needs_avx2
 def test_who_asks_for_others_gets_them(forked: Callable[..., str]) -> None:
     show = f"{PREPARE}k = prepare_process(); print(k.asked, k.used, k.remark)"
     assert forked(show, ATEN_CPU_CAPABILITY="default") == "default DEFAULT"
-    native = forked(f"import torch; print({CAPABILITY})")
-    assert forked(show, UNSEEN_CPU="native") == f"native {native}"
     assert (
         forked(f"{PREPARE}import os; prepare_process(); print(os.environ['MKL_CBWR'])", MKL_CBWR="SSE4_2") == "SSE4_2"
     )
@@ -131,15 +137,16 @@ def test_torch_that_computed_before_is_told_of(forked: Callable[..., str]) -> No
         f"import os; os.environ['ATEN_CPU_CAPABILITY'] = 'default'; {COMPUTE}del os.environ['ATEN_CPU_CAPABILITY']\n"
         f"{PREPARE}k = prepare_process(); print(k.asked, k.used, k.remark)"
     )
-    said = forked(code)
+    said = forked(code, UNSEEN_CPU="avx2")
     assert said.startswith("avx2 DEFAULT AVX2's kernels were asked for too late: torch had computed before"), said
 
 
 @needs_avx512
 def test_torch_that_computed_before_by_avx512_is_told_of(forked: Callable[..., str]) -> None:
-    said = forked(f"{COMPUTE}{PREPARE}k = prepare_process(); print(k.asked, k.used, k.remark)")
+    said = forked(f"{COMPUTE}{PREPARE}k = prepare_process(); print(k.asked, k.used, k.remark)", UNSEEN_CPU="avx2")
     assert said.startswith("avx2 AVX512 AVX2's kernels were asked for too late"), said
-    said = forked(f"{PREPARE}prepare_process(); k = prepare_process('bfloat16'); print(k.asked, k.used, k.remark)")
+    show = "k = prepare_process('bfloat16'); print(k.asked, k.used, k.remark)"
+    said = forked(f"{PREPARE}prepare_process(); {show}", UNSEEN_CPU="avx2")
     assert said.startswith("native AVX2 AVX512's kernels were asked for too late"), said
 
 
@@ -159,15 +166,17 @@ def test_asking_does_not_import_torch() -> None:
 
 # --- bfloat16 --------------------------------------------------------------------------------------------------------
 def test_bfloat16_on_a_cpu_takes_back_what_was_set_for_another_run(clean: pytest.MonkeyPatch) -> None:
+    clean.setenv("UNSEEN_CPU", "avx2")
     platform.ask_for_kernels()
-    assert asked() == SETTINGS
+    assert asked() == SETTINGS["avx2"]
     platform.ask_for_kernels("bfloat16", "cpu")
-    assert not asked() and OURS not in os.environ
+    assert asked() == SETTINGS["native"]
     platform.ask_for_kernels("bfloat16", "cuda:0")
-    assert asked() == SETTINGS
+    assert asked() == SETTINGS["avx2"]
 
 
 def test_bfloat16_leaves_what_the_user_has_set(clean: pytest.MonkeyPatch) -> None:
+    clean.setenv("UNSEEN_CPU", "avx2")
     clean.setenv("MKL_CBWR", "AVX2")  # as we would have
     platform.ask_for_kernels()
     os.environ["ONEDNN_MAX_CPU_ISA"] = "SSE41"  # set by the user since
@@ -194,9 +203,9 @@ def test_a_child_has_its_parents_kernels_and_may_take_them_back(forked: Callable
         parent = (
             f"{PREPARE}import subprocess, sys; prepare_process(); subprocess.run([sys.executable, '-c', {child!r}])"
         )
-        assert forked(parent) == expected
+        assert forked(parent, UNSEEN_CPU="avx2") == expected
     assert forked(f"{PREPARE}import subprocess, sys; prepare_process(); subprocess.run([sys.executable, '-c', "
-                  f"'import torch; print({CAPABILITY})'])") == "AVX2"  # fmt: skip
+                  f"'import torch; print({CAPABILITY})'])", UNSEEN_CPU="avx2") == "AVX2"  # fmt: skip
 
 
 @needs_avx2
@@ -208,7 +217,7 @@ def test_a_forked_process_has_its_parents_kernels(forked: Callable[..., str]) ->
         f"{CAPABILITY}, flush=True))\n"
         "child.start(); child.join()\n"
     )
-    assert forked(code) == "3 AVX2"
+    assert forked(code, UNSEEN_CPU="avx2") == "3 AVX2"
 
 
 def test_cores_are_those_this_process_may_use() -> None:

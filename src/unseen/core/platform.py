@@ -2,12 +2,12 @@
 
 Nothing here happens by an import: whoever starts a run asks for it, and it then holds for this process and its children.
 
-**The same kernels on every x86-64 CPU**, so that a run has the same bits on another machine of the same kind. torch,
-oneDNN, MKL and OpenBLAS look at the CPU and take the widest kernels it has. Those of AVX-512 sum in another order than
-those of AVX2, and training makes points of accuracy of the last digit. x86-64 CPUs have had AVX2 for ten years, so its
-kernels are taken where it is. That is not all they look at: between two models of CPU the last bits can still differ,
-so a result also names the CPU. `UNSEEN_CPU=native` takes the CPU's own kernels; docs/speed.md has what that is worth. So
-does bfloat16 on a CPU, which by AVX2's kernels is more than ten times as slow as float32.
+**The CPU's own kernels**, summed in one order. torch, oneDNN, MKL and OpenBLAS look at the CPU and take the widest kernels
+it has; MKL is asked to sum in an order that depends on nothing else. So a run has the same bits on every machine with that
+model of CPU. Between two models the last bits differ, and training makes points of accuracy of the last digit: a result names
+its CPU and its kernels. `UNSEEN_CPU=avx2` asks all four for AVX2's kernels on every x86-64 CPU. It brings machines closer
+together, not always to the same bits, and training takes 1.2 to 1.6 times as long on a CPU with AVX-512
+(benchmarks/kernels.py), so it is not the default.
 
 **Freed memory is kept.** glibc gives blocks over 32 MB back to the system as soon as they are freed, and a new one comes
 as untouched pages. A training step frees and asks for dozens of them: on one CPU thread, MobileNetV2 at 112 px in batches
@@ -68,11 +68,15 @@ def source_version() -> str:
 # --- kernels ---------------------------------------------------------------------------------------------------------
 CAPABILITY = "ATEN_CPU_CAPABILITY"  # torch's own
 SETTINGS = {
-    CAPABILITY: "avx2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "MKL_CBWR": "AVX2",
-    "OPENBLAS_CORETYPE": "Haswell",  # numpy's and scipy's; read when they are imported, the others when they first compute
+    "native": {"MKL_CBWR": "AUTO"},
+    "avx2": {
+        CAPABILITY: "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_CBWR": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",  # numpy's and scipy's; read when they are imported, the others at the first sum
+    },
 }
+VARIABLES = tuple(SETTINGS["avx2"])  # all that may be set here
 # Names the variables above that were set here and not by the user: a child process may then take them back.
 OURS = "UNSEEN_CPU_VARIABLES"
 # torch's names for the kernels, the widest first, and what a CPU must have for them.
@@ -84,7 +88,7 @@ BFLOAT16 = {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"}  # instructions
 class Kernels:
     """Which kernels compute in this process."""
 
-    asked: str  # "avx2", "native", or what the user has set ATEN_CPU_CAPABILITY to
+    asked: str  # "native", "avx2", or what the user has set ATEN_CPU_CAPABILITY to
     used: str  # torch's word for those it has taken: DEFAULT, AVX2, AVX512, ...
     remark: str  # what a user should know of them, in sentences; mostly empty
 
@@ -101,12 +105,17 @@ def ask_for_kernels(precision: str = "float32", device: str = "cpu") -> None:
     Who has set one of the variables is obeyed.
     """
     for name in os.environ.pop(OURS, "").split():
-        if os.environ.get(name) == SETTINGS.get(name):  # else the user has changed it since
+        if os.environ.get(name) in {
+            values.get(name) for values in SETTINGS.values()
+        }:  # else the user has changed it since
             os.environ.pop(name, None)
-    if os.environ.get("UNSEEN_CPU") == "native" or _by_bfloat16(precision, device) or "avx2" not in _flags():
+    if "avx2" not in _flags():
         return
-    missing = [name for name in SETTINGS if name not in os.environ]
-    os.environ.update({name: SETTINGS[name] for name in missing})
+    # By AVX2's kernels, bfloat16 is more than ten times as slow as float32.
+    avx2 = os.environ.get("UNSEEN_CPU") == "avx2" and not _by_bfloat16(precision, device)
+    wanted = SETTINGS["avx2" if avx2 else "native"]
+    missing = [name for name in wanted if name not in os.environ]
+    os.environ.update({name: wanted[name] for name in missing})
     if missing:
         os.environ[OURS] = " ".join(missing)
 
