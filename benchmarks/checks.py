@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.small_runs import assembled, settings
 
 from unseen.core.files import write_json

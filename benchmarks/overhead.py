@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from speed import cpu_seconds, keep, keep_option
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.small_runs import assembled, settings
 
 from unseen.core.platform import ask_for_kernels

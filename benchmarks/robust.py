@@ -22,12 +22,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.small_runs import settings
 from torch import Tensor
 

@@ -204,3 +204,10 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
         for found in re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', file.read_text())
     ]
     assert not asked, "the site asks a network for these"
+
+
+def test_a_benchmark_that_needs_the_tests_finds_them_wherever_it_is_started() -> None:
+    for script in sorted((ROOT / "benchmarks").glob("*.py")):
+        text = script.read_text()
+        if "\nfrom tests" in text:
+            assert f"python -m benchmarks.{script.stem}" in text or "sys.path.insert" in text, script
