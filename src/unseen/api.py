@@ -30,7 +30,7 @@ from unseen.experiments import grid
 from unseen.experiments.board import board_for, following
 from unseen.experiments.check import Checked
 from unseen.experiments.check import check as check_folder
-from unseen.experiments.choose import Choice
+from unseen.experiments.choose import Choice, Rule
 from unseen.experiments.choose import choose as choose_method
 from unseen.experiments.collect import Collection, collect, collect_beside
 from unseen.experiments.inference import evaluate_run, read_rules
@@ -223,16 +223,20 @@ def choose(
     workers: int | None = None,
     progress: bool | None = None,
     command: str = "",
+    rule: Rule = "simplest",
     **settings: Any,
 ) -> Choice:
-    """Which method for these sites: each is left out in turn. `out` has the runs, choice.json and pages at the end."""
+    """Which method for these sites: each is left out in turn. `out` has the runs, choice.json and pages at the end.
+
+    `rule="simplest"` takes the simplest method within one standard error of the best, `rule="best"` the best one.
+    """
     from unseen.reports.choice import write_choice
 
     given = {**settings, "methods": methods, "seeds": seeds}
     device = find_device(str(settings.get("device") or "auto"))
     count, folder, shown = check_workers(workers) or spare_workers(device), Path(out), following(progress)
     try:
-        found = choose_method(given, folder, workers=count, watching=shown, said=shown.said, command=command)
+        found = choose_method(given, folder, workers=count, watching=shown, said=shown.said, command=command, rule=rule)
     finally:
         shown.close()
     write_choice(found, folder)

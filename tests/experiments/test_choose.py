@@ -99,6 +99,10 @@ def test_the_simplest_within_one_standard_error(sites: Path, tmp_path: Path, mon
     page = (tmp_path / "out" / "choice.html").read_text()
     assert "Recommended: gperxan" in page and "79.5" in page and (tmp_path / "out" / "report.html").exists()
     assert "| **gperxan** | recommended | 88.0 | 81.0 | 69.5 |" in (tmp_path / "out" / "choice.md").read_text()
+    best = chosen(sites, tmp_path / "out", methods=list(TABLE), seeds="0-1", rule="best")
+    assert best.method == "stablefdg" and "best on sites that were left out" in best.why and "gperxan" in best.why
+    with pytest.raises(UserError, match="simplest or best"):
+        chosen(sites, tmp_path / "out", rule="cheapest")
     made.done.clear()
     assert chosen(sites, tmp_path / "out", methods=list(TABLE), seeds="0-1") == found and made.done == []
 

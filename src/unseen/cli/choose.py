@@ -30,6 +30,13 @@ def choose(
         ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="0, or 0,3,7, or 0-2. (default: 0-1)", rich_help_panel=WHAT)] = None,
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="simplest: the simplest method within one standard error of the best; best: the best one.",
+            rich_help_panel=WHAT,
+        ),
+    ] = "simplest",
     workers: Annotated[
         int | None, typer.Option(help="Runs at once. (default: one per core)", rich_help_panel=HOW)
     ] = None,
@@ -49,6 +56,7 @@ def choose(
 
     words = shlex.join(["unseen", *sys.argv[1:]])
     asked: dict[str, Any] = {"methods": methods, "seeds": seeds, "out": out, "workers": workers, "command": words}
+    asked["rule"] = rule
     try:
         found = chosen(**asked, progress=True, **settings)
     except KeyboardInterrupt:

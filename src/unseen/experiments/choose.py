@@ -1,6 +1,6 @@
 """Which method for these sites? Each site is left out in turn, over seeds, and methods are compared on the one left out.
 
-The recommendation is the *simplest* method within one standard error of the best. Its parts:
+The recommendation is the *simplest* method within one standard error of the best (`rule="best"`: the best). Its parts:
 
 - A method's score at a site is its mean accuracy over seeds when the site was left out.
 - The next site is like a further draw of such sites, so the standard error is over sites: of the paired differences
@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from unseen.core.errors import UserError
 from unseen.core.files import read_json, write_json
@@ -36,6 +36,7 @@ VERSION = 1
 METHODS = ("fedavg", "mixstyle", "fedfd-a", "gperxan", "stablefdg", "fedadg")
 SEEDS = "0-1"
 STEP = 0.1  # times within a tenth of the fastest one's are the same
+Rule = Literal["simplest", "best"]
 Standing = Literal["recommended", "as good", "behind", "dropped", "failed"]
 VERBS = (
     "build", "share", "surveys", "brief", "prepare", "augment", "loss", "penalty", "gradient", "step", "report",
@@ -80,6 +81,7 @@ class Choice(Shown):
     data: str
     protocol: str
     rounds: int  # of each run
+    rule: Rule = "simplest"
     version: int = VERSION
 
     def lines(self) -> list[str]:
@@ -152,8 +154,11 @@ def choose(
     watching: Watching,
     said: Callable[[str], None] = lambda sentence: None,
     command: str = "",
+    rule: Rule = "simplest",
 ) -> Choice:
     """`methods`, `seeds` and the settings of a run, by their names on the command line. Goes on where it was stopped."""
+    if rule not in get_args(Rule):
+        raise UserError(f'"{rule}" is no rule to choose by: {" or ".join(get_args(Rule))}.')
     asked = {"methods": list(METHODS), "seeds": SEEDS, "test_every": 0}
     asked |= {name: value for name, value in given.items() if value is not None}
     if asked.get("server_selection") == "oracle":
@@ -187,7 +192,7 @@ def choose(
             runners[label_of(run.settings, run.method.about.remark)].jobs.append(job)
         said(f"seed {seed}, {rung + 1} of {len(seeds)}: {len(jobs)} runs; the time left is that of this seed")
         grid.run_jobs(jobs, workers, watching)
-    choice = decide(list(runners.values()), sites, seeds, plan.runs[0].settings)
+    choice = decide(list(runners.values()), sites, seeds, plan.runs[0].settings, rule)
     choice.write(out / "choice.json")
     return choice
 
@@ -230,7 +235,13 @@ def parts_changed(method: Method) -> int:
     return sum(any(overrides(part, verb) for verb in VERBS) for part in parts_of(method))
 
 
-def decide(runners: Sequence[Runner], sites: Sequence[str], seeds: Sequence[int], settings: Settings) -> Choice:
+def decide(
+    runners: Sequence[Runner],
+    sites: Sequence[str],
+    seeds: Sequence[int],
+    settings: Settings,
+    rule: Rule = "simplest",
+) -> Choice:
     """The recommendation, from finished runs alone."""
     whole = [one for one in runners if not _out(one)]
     if not whole:
@@ -248,7 +259,7 @@ def decide(runners: Sequence[Runner], sites: Sequence[str], seeds: Sequence[int]
         cost = round(one.number("seconds") / fastest / STEP) if fastest else 0
         return bool(_sends(one)), parts_changed(one.method), cost, -_mean(means[one.label])
 
-    taken = min(good, key=simplicity)
+    taken = best if rule == "best" else min(good, key=simplicity)
     pairs = compare({one.label: one.scores() for one in whole}, _baseline(whole))
     candidates = []
     for one in runners:
@@ -284,7 +295,7 @@ def decide(runners: Sequence[Runner], sites: Sequence[str], seeds: Sequence[int]
     return Choice(
         method=name,
         fields=fields,
-        why=_reason(taken, best, good, means),
+        why=_reason(taken, best, good, means, rule),
         saved=_saved(runners, sites, seeds),
         cautions=_cautions(runners, sites, seeds),
         candidates=candidates,
@@ -293,6 +304,7 @@ def decide(runners: Sequence[Runner], sites: Sequence[str], seeds: Sequence[int]
         data=settings.data.name,
         protocol=settings.protocol,
         rounds=settings.plan.rounds,
+        rule=rule,
     )
 
 
@@ -305,7 +317,9 @@ def _baseline(whole: Sequence[Runner]) -> str:
     return next((one.label for one in whole if spell_method(one.method)[0] == BASELINE), "")
 
 
-def _reason(taken: Runner, best: Runner, good: Sequence[Runner], means: Mapping[str, Mapping[str, float]]) -> str:
+def _reason(
+    taken: Runner, best: Runner, good: Sequence[Runner], means: Mapping[str, Mapping[str, float]], rule: Rule
+) -> str:
     best_mean, own = 100 * _mean(means[best.label]), 100 * _mean(means[taken.label])
     if taken is best and len(good) == 1:
         return (
@@ -316,6 +330,11 @@ def _reason(taken: Runner, best: Runner, good: Sequence[Runner], means: Mapping[
     cost = f"{sends}, {megabytes(taken.number('bytes_up'))} up per client and round"
     if taken is best:
         others = ", ".join(one.label for one in good if one is not best)
+        if rule == "best":
+            return (
+                f"{taken.label} is best on sites that were left out ({own:.1f} %). It {cost}. Within one standard error, "
+                f"and perhaps simpler: {others}."
+            )
         return (
             f"{taken.label} is best on sites that were left out ({own:.1f} %), and the simplest of those within one "
             f"standard error ({others} are): it {cost}."
