@@ -111,19 +111,39 @@ def test_an_interrupted_sweep_ends_its_runs_and_goes_on_after_their_last_round(t
     assert [json.loads(line)["round"] for line in written] == [1, 2, 3]  # round 1 was not done again
 
 
-def test_a_run_that_outlived_a_killed_sweep_is_waited_for_and_not_run_twice(tmp_path: Path) -> None:
+def begun(folder: Path) -> tuple[subprocess.Popen[bytes], Job]:
+    """A sweep in a process of its own, as the command line starts one, whose run has finished its first round."""
     script = (
         "import sys; from unseen.experiments import sweep as s; from tests.experiments.test_sweep import STAND_IN, Listener, runs\n"
-        "from pathlib import Path\n"
+        "from pathlib import Path; from unseen.core.platform import end_as_interrupted; end_as_interrupted()\n"
         "s.command = lambda path: [sys.executable, '-S', '-c', STAND_IN, str(path)]\n"
-        f"s.sweep(s.make_jobs(runs('fedbn'), Path({str(tmp_path)!r})), 1, Listener(), every=0.02)"
+        f"s.sweep(s.make_jobs(runs('fedbn'), Path({str(folder)!r})), 1, Listener(), every=0.02)"
     )
-    killed = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
-    (job,) = make_jobs(runs("fedbn"), tmp_path)
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
+    (job,) = make_jobs(runs("fedbn"), folder)
     deadline = time.monotonic() + 240
     while job.round < 1 and time.monotonic() < deadline:
         time.sleep(0.05)
         job.look()
+    return process, job
+
+
+def runs_of(folder: Path) -> list[str]:
+    """The processes that carry out a run below a folder."""
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    return [line.decode() for line in lines if b"-S" in line and str(folder).encode() in line]
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are looked up in Linux's /proc")
+def test_a_sweep_that_is_told_to_end_takes_its_runs_with_it(tmp_path: Path) -> None:
+    sweeping, _ = begun(tmp_path)
+    assert runs_of(tmp_path)
+    sweeping.terminate()
+    assert sweeping.wait(60) != 0 and runs_of(tmp_path) == []
+
+
+def test_a_run_that_outlived_a_killed_sweep_is_waited_for_and_not_run_twice(tmp_path: Path) -> None:
+    killed, job = begun(tmp_path)
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
 

@@ -32,7 +32,7 @@ from unseen.cli import (
 from unseen.cli.screen import errors
 from unseen.core.errors import UserError
 from unseen.core.files import USERS, disk_error
-from unseen.core.platform import ask_for_kernels
+from unseen.core.platform import ask_for_kernels, end_as_interrupted
 from unseen.core.words import plain
 from unseen.methods import NO_OWN_FILES, OWN_FILES
 
@@ -125,5 +125,6 @@ def main() -> None:
         import typer.rich_utils
 
         typer.rich_utils.COLOR_SYSTEM = None
+    end_as_interrupted()
     ask_for_kernels()  # before numpy and torch are imported; a run that needs others takes this back
     app()

@@ -1,4 +1,4 @@
-"""The machine: its cores, memory that is kept when freed, and the kernels that compute.
+"""The machine: its cores, signals, memory that is kept when freed, and the kernels that compute.
 
 Nothing here happens by an import: whoever starts a run asks for it, and it then holds for this process and its children.
 
@@ -19,7 +19,9 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
 import subprocess
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,6 +43,12 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     return bool(mallopt(M_MMAP_THRESHOLD, NEVER)) and bool(mallopt(M_TRIM_THRESHOLD, NEVER))
+
+
+def end_as_interrupted() -> None:
+    """SIGTERM as Ctrl-C: what is under way ends cleanly, with its children. Only a main thread can ask for it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 # --- code ------------------------------------------------------------------------------------------------------------

@@ -145,6 +145,7 @@ def _serve(
     if parents is not None:
         parents.close()  # a fork inherits the parent's end too: while it is open here, the parent's death would go unseen
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     while True:
         try:

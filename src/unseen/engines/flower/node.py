@@ -16,13 +16,11 @@ The Fleet API is Flower's; its client and messages are not public, which is why 
 from __future__ import annotations
 
 import os
-import signal
 import ssl
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import httpx
@@ -57,6 +55,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from unseen.core.errors import UserError
+from unseen.core.platform import end_as_interrupted
 from unseen.engines.flower.site import SiteConfig, app
 from unseen.engines.flower.site_file import SiteFile
 
@@ -76,7 +75,7 @@ TEMPORARY = 75  # the exit code that asks a service manager for another try
 def serve(place: SiteFile, *, said: Callable[[str], None] = print) -> None:
     """Take orders for the site until stopped (Ctrl-C or SIGTERM)."""
     own = SiteConfig.read(place.node)  # bad words are said before the network is asked
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_as_interrupted()
     node = SiteNode(place, said)
     node.enter()
     said(f'the site "{own.site}" takes orders from {place.superlink}; only the installed unseen is run here')
@@ -84,10 +83,6 @@ def serve(place: SiteFile, *, said: Callable[[str], None] = print) -> None:
         node.work()
     finally:
         node.leave()
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 class SiteNode:

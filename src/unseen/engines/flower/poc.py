@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from unseen.core.errors import UserError
+from unseen.core.platform import end_as_interrupted
 from unseen.data.domains import existing_folder, subfolders
 from unseen.engines.flower.config import Deployment
 from unseen.engines.flower.processes import BIN, Processes, free_ports, listens
@@ -147,10 +145,6 @@ class Poc:
         _end_server_apps(self.link)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def _superlink() -> list[str]:
     """The SuperLink's command; tests put a more patient one in its place."""
     return [str(BIN / "flower-superlink")]
@@ -190,8 +184,7 @@ def poc(folder: Path, deployment: Deployment, images: dict[str, Path], said: Cal
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "OMP_NUM_THREADS": "1",
     }
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _interrupt)
+    end_as_interrupted()
     running = Poc(folder, deployment, Processes(folder, environment), public, link, proxied, said)
     try:
         running.start()
