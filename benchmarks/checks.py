@@ -54,7 +54,7 @@ def rounds(assembly: Assembly, folder: Path, checked: bool) -> Iterator[float]:
         "faults": lambda *_: "",
         "update_norm": lambda *_: 0.0,
         "check_merged": lambda *_: None,
-        "told": lambda _: {},
+        "summary": lambda _: {},
     }
     runner = assembly.runner(ClientStates(folder / "clients"))
     with LocalEngine(runner, list(assembly.data.sites)) as engine:
