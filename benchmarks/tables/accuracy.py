@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from tables import kept
-from tables.kept import NOTHING, SYSTEMS, bold, main_group, mean_on, records, row_of, top
+from tables.kept import NOTHING, SYSTEMS, bold, filled, main_group, mean_on, records, row_of, top
 
 from unseen.experiments.collect import CHOSEN, Group
 from unseen.experiments.statistics import average_over_targets
@@ -79,7 +80,7 @@ def sentences(name: str) -> str:
             f"FedAvg against itself: two seeds are {apart:.1f} points apart on the mean over targets (root mean square). "
             "A smaller difference between two single runs means nothing."
         )
-    return "\n".join(f"- {line}" for line in lines) + "\n"
+    return "\n".join(filled(f"- {line}", "  ") for line in lines) + "\n"
 
 
 def runs(name: str) -> str:
@@ -93,18 +94,20 @@ def runs(name: str) -> str:
     seconds = sorted(result.seconds for row in group.rows if row.label == "fedavg" for result in row.results.values())
     lines = ["```", *said, f"unseen report benchmarks/results/{name}", "```", ""]
     kernels = sorted({f"{r.kernels} on {r.cpu or 'a CPU that was not recorded'}" for r in results})
-    lines.append(
+    about = (
         f"{len(results)} runs; seeds {', '.join(map(str, group.seeds))}; kernels "
         f"{', '.join(kernels)}; commits {', '.join(commits) or 'not recorded'}; "
         + (f"a FedAvg run took {seconds[len(seconds) // 2]:.0f} s (median)." if seconds else "")
     )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, filled(about)]) + "\n"
 
 
 def inference(name: str) -> str:
     group = main_group(name)
     grid = inference_grid(group) if group is not None else None
-    return NOTHING if grid is None else markdown(grid)
+    if grid is None:
+        return NOTHING
+    return markdown(replace(grid, notes=[])) + "\n" + filled(" ".join(grid.notes)) + "\n"
 
 
 def figure(name: str, draws: bool = True) -> str:

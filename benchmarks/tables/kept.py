@@ -69,6 +69,6 @@ def mean_on(row: Row, target: str) -> float:
     return summarise(value for (name, _), value in row.scores().items() if name == target).mean
 
 
-def filled(text: str) -> str:
+def filled(text: str, indent: str = "") -> str:
     """A paragraph in lines that a page may have."""
-    return textwrap.fill(text, width=118, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(text, width=118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

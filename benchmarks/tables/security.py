@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tables import kept
-from tables.kept import share, speed_record, top
+from tables.kept import filled, share, speed_record, top
 
 from unseen.audits.findings import find_audits
 from unseen.reports.audit import audit_grids
@@ -83,7 +83,7 @@ def overhead() -> str:
         f"CPU time of whole rounds on `digits`, medians of {base[0]['pairs']} rounds played in turn. A round of FedAvg: {rounds}.",
         f"`python benchmarks/checks.py`, commit {record['commit']}.",
     ]
-    return "\n".join([*lines, "", *notes]) + "\n"
+    return "\n".join([*lines, "", filled(" ".join(notes))]) + "\n"
 
 
 def flower(name: str) -> str:

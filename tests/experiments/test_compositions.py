@@ -140,7 +140,7 @@ def test_a_search_that_was_stopped_goes_on_from_its_record(
 def test_the_table_says_what_was_searched_and_what_was_found(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path / "records")
     assert script.compose("digits").startswith("No search")
     invent(tmp_path / "out", {"fedavg": 0.5, "fedfd": 0.6}, targets=("ink", "street"))
     script.keep(tmp_path / "out", "digits")
