@@ -87,7 +87,7 @@ def test_show_says_what_is_the_same_once_and_puts_directories_below(folder: Path
     assert "data digits; protocol digits" in " ".join(text.split())
     assert not re.search(r"^#.*protocol", text, re.MULTILINE)  # no column for it
     (one, *_) = find_runs(folder)
-    assert re.search(rf"^1 +{re.escape(str(one.path))}$", text, re.MULTILINE)
+    assert re.search(rf"^1\s+{re.escape(str(one.path))}$", text, re.MULTILINE)
 
 
 def test_one_run_fits_but_for_commands(folder: Path) -> None:
