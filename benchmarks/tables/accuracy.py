@@ -9,7 +9,7 @@ from pathlib import Path
 from tables import kept
 from tables.kept import NOTHING, SYSTEMS, bold, filled, main_group, mean_on, records, row_of, top
 
-from unseen.experiments.collect import CHOSEN, Group
+from unseen.experiments.collect import CHOSEN, Group, Row
 from unseen.experiments.statistics import average_over_targets
 from unseen.reports.findings import compared_sentence, noise_floor
 from unseen.reports.names import titled
@@ -25,18 +25,18 @@ def leaderboard(name: str) -> str:
     easy = EASY.get(name)
     compared = group.comparisons()
     without = [f"without {easy}"] if easy else []
-    head = ["method", *group.targets, "mean", *without, "in-domain", "worst", "Δ to FedAvg", "wins", "p"]
+    head = ["method", "seeds", *group.targets, "mean", *without, "in-domain", "worst", "Δ to FedAvg", "wins", "p"]
     lines = top(head)
-    rows = group.best()
-    best = {t: max(mean_on(row, t) for row in rows) for t in group.targets}
-    for place, row in enumerate(rows):
+    whole = rows_of_all_seeds(group)
+    best = {t: max(mean_on(row, t) for row in whole) for t in group.targets}
+    for row in group.best():
         average = group.average(row)
-        cells = [titled(row.label).replace("*", "\\*") + (" \\*" if row.sends else "")]
+        cells = [titled(row.label).replace("*", "\\*") + (" \\*" if row.sends else ""), str(seeds_of(row))]
         for target in group.targets:
             value = mean_on(row, target)
-            cells.append(bold(f"{value:.1f}", value == best[target]) if not math.isnan(value) else "-")
+            cells.append(bold(f"{value:.1f}", row in whole and value == best[target]) if not math.isnan(value) else "-")
         spread = "" if math.isnan(average.std) else f" ± {average.std:.1f}"
-        cells.append(bold(f"{average.mean:.1f}{spread}", place == 0) if average.count else "-")
+        cells.append(bold(f"{average.mean:.1f}{spread}", row is whole[0]) if average.count else "-")
         if easy:
             rest = average_over_targets(row.scores(), [t for t in group.targets if t != easy])
             cells.append(f"{rest.mean:.1f}" if rest.count else "-")
@@ -56,9 +56,20 @@ def leaderboard(name: str) -> str:
         "standard deviation over seeds. In-domain: the same model on held-back images of the sources. Worst: the unseen",
         "domain where accuracy is lowest, the mean over seeds. Δ: paired by target and seed, with a 95 % interval by a",
         "bootstrap over seeds. p: Wilcoxon's signed-rank test, Holm-corrected for all methods of the table. \\* sends",
-        "more than the model's weights.",
+        "more than the model's weights. Bold: the best of those with all seeds.",
     ]
     return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def seeds_of(row: Row) -> int:
+    return len({seed for _, seed in row.scores()})
+
+
+def rows_of_all_seeds(group: Group) -> list[Row]:
+    """The rows with the most seeds, the best first: a mean of fewer is not to be ranked among them."""
+    rows = group.best()
+    most = max(seeds_of(row) for row in rows)
+    return [row for row in rows if seeds_of(row) == most]
 
 
 def sentences(name: str) -> str:
@@ -72,7 +83,7 @@ def sentences(name: str) -> str:
     ours = sorted(
         (label for label in ours if not label.endswith(CHOSEN)), key=lambda label: -compared[label].difference
     )
-    best = group.best()[0]
+    best = rows_of_all_seeds(group)[0]
     lines = [f"**{titled(best.label)}** has the best mean over unseen domains, {group.average(best).mean:.1f} %."]
     lines += [compared_sentence(rows[label], compared[label], "fedavg") for label in ours]
     if (apart := noise_floor(group, "fedavg")) is not None:
@@ -178,7 +189,7 @@ def systems(*names: str) -> str:
         cells = []
         for name in names:
             group = main_group(name)
-            row = next((row for row in group.rows if row.label.partition(" (")[0] == label), None) if group else None
+            row = next((row for row in group.rows if row.method == label and row.is_default), None) if group else None
             average = group.average(row) if group is not None and row is not None else None
             spread = "" if average is None or math.isnan(average.std) else f" ± {average.std:.1f}"
             cells.append("-" if average is None or not average.count else f"{average.mean:.1f}{spread}")

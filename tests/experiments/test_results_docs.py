@@ -37,13 +37,17 @@ def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monk
     invent(tmp_path / "out", {"fedavg": 0.5, "fedfd-a": 0.6, "stablefdg": 0.45}, targets=("ink", "street"))
     assert script.keep(tmp_path / "out", "digits") == 18
     board = script.leaderboard("digits").splitlines()
-    assert board[0].startswith("| method | ink | street | mean | without ink | in-domain |")
+    assert board[0].startswith("| method | seeds | ink | street | mean | without ink | in-domain |")
     # Scores are score + t/100 + s/1000: fedfd-a has 60.1 and 61.1, so 60.6 over both, and +10 everywhere.
-    assert board[2].startswith("| FedFD-A | **60.1** | **61.1** | **60.6 ± 0.1** | 61.1 |") and "+10.0" in board[2]
+    assert board[2].startswith("| FedFD-A | 3 | **60.1** | **61.1** | **60.6 ± 0.1** | 61.1 |") and "+10.0" in board[2]
     assert "6/6" in board[2] and board[4].startswith("| StableFDG \\* |")
     words = script.sentences("digits")
     assert "**FedFD-A** has the best mean" in words and "StableFDG is behind FedAvg by 5.0 points" in words
     assert "FedAvg against itself" in words and "seeds 0, 1, 2" in script.runs("digits")
+    invent(tmp_path / "more", {"gperxan": 0.9}, targets=("ink", "street"), seeds=(0,))
+    script.keep(tmp_path / "more", "digits")
+    assert "| 1 | 90.0 | 91.0 | 90.5 |" in script.leaderboard("digits"), "a single seed is not ranked among three"
+    assert "**FedFD-A** has the best mean" in script.sentences("digits")
     page = "x\n<!-- results: method fedfd-a digits -->\nold\n<!-- end -->\n"
     assert "FedFD-A 60.6 ± 0.1 %, +10.0 to FedAvg (6 of 6 pairs)" in script.generated(page, draws=False)
     assert not list((tmp_path / "records").rglob("*.safetensors"))

@@ -55,10 +55,9 @@ def choose(
     from unseen.reports.choice import choice_grid
 
     words = shlex.join(["unseen", *sys.argv[1:]])
-    asked: dict[str, Any] = {"methods": methods, "seeds": seeds, "out": out, "workers": workers, "command": words}
-    asked["rule"] = rule
+    asked: dict[str, Any] = {"methods": methods, "seeds": seeds, "rule": rule, "out": out, "workers": workers}
     try:
-        found = chosen(**asked, progress=True, **settings)
+        found = chosen(**asked, command=words, progress=True, **settings)
     except KeyboardInterrupt:
         errors().print("Stopped; the same command goes on.", highlight=False)
         raise typer.Exit(130) from None

@@ -59,9 +59,7 @@ class Checked:
     unlike_training: float | None = None  # share of the images, in their look or their content
     unlike_look: float | None = None  # None where the model knows no looks
     unlike_content: float | None = None
-    typical_look: float | None = (
-        None  # the share of the known sites' images that look less strange than the typical one
-    )
+    typical_look: float | None = None  # share of the known sites' images that look less strange than the typical one
     prediction_powered: PredictionPowered | None = None
     version: int = VERSION
 
