@@ -20,7 +20,8 @@ from unseen.core.errors import UserError
 from unseen.core.types import Order
 from unseen.engines.flower import own_affairs, site
 from unseen.engines.flower.own_affairs import check_own_files, check_room, own_digests, own_fields
-from unseen.engines.flower.records import ArrayPacker, order_content
+from unseen.engines.flower.packing import Packer
+from unseen.engines.flower.records import order_content
 from unseen.methods import OWN_FILES
 
 METHOD = '''
@@ -61,7 +62,7 @@ def test_no_answer_of_a_site_depends_on_a_file_that_the_server_named(
         fields = {"encoder": str(path), "decoder": str(path)}
         settings = small(folder / "data", "ccst", "flower", fields=fields)
         about = {"settings": json.dumps(settings.to_json()), "classes": json.dumps(CLASSES), "own": "{}"}
-        content = order_content("east", Order("train", 1, {}), about, ArrayPacker())
+        content = order_content(Order("train", 1, {}), about, Packer())
         config = {"site": "east", "folder": str(folder / "data" / "east"), "keep": str(tmp_path / "keep")}
         reply = site.app(Message(content, 1, "train"), Context(1, 1, config, RecordDict(), {}))
         record = reply.content["reply"]

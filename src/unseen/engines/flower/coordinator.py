@@ -19,7 +19,7 @@ from unseen.core.types import ImageSet
 from unseen.core.words import plain
 from unseen.data.domains import index_site
 from unseen.engines.flower.config import Deployment
-from unseen.engines.flower.grid import FlowerEngine
+from unseen.engines.flower.grid import FlowerEngine, ask_again_soon
 from unseen.engines.flower.own_affairs import own_digests
 from unseen.engines.flower.status import StatusBoard
 from unseen.registry import parse
@@ -84,6 +84,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _run(deployment: Deployment, grid: Grid, lines: Lines) -> None:
+    ask_again_soon()
     keep_secret()  # the sites know the run's seed: noise that the server adds must not come from it
     settings = deployment.fitting()
     directory = RunDirectory.of(settings, Path(deployment.out)).begin(settings)

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Event
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
+from flwr.superlink.grid import http_grid
 
 from unseen.core.errors import UserError
 from unseen.core.types import ClientId, Order, Reply
+from unseen.engines.flower.packing import Packer, Unreadable
 from unseen.engines.flower.records import (
     HELLO,
     MESSAGE_TYPES,
     SENTENCE,
-    ArrayPacker,
     Hello,
-    Unreadable,
     order_content,
     read_hello,
     read_reply,
+    same,
 )
 from unseen.engines.flower.status import StatusBoard
 
 POLL, LONGEST = 0.1, 3.0  # seconds between two looks for replies; Flower's own loop always takes 3
+AGAIN, AGAIN_LONGEST = 0.05, 2.0  # seconds until a part of a reply that is still on its way is asked for again
 REMIND = 60.0  # seconds between two sentences about the same wait
 # Flower's codes for silence: order or reply expired, the node's heartbeat stopped, the process that had the task died.
 # Such a site is asked for a sign of life before it gets another order; every other error is an answer.
@@ -34,7 +38,15 @@ SILENCE = frozenset({3, 4, 5, 8})
 
 def rest(looked: float) -> None:
     """Between two looks. Longer when a look takes long: where machines are busy, waiting must not be what they do."""
-    time.sleep(min(max(POLL, 5 * (time.monotonic() - looked)), LONGEST))
+    time.sleep(min(max(POLL, 2 * (time.monotonic() - looked)), LONGEST))
+
+
+def ask_again_soon() -> None:
+    """For all grids of this process, which is a run's own.
+
+    A reply is announced before its parts are sent. Flower's grid waits 1 s, then 2, 4, ... for a part that is not there.
+    """
+    http_grid.pull_objects = partial(pull_objects, initial_backoff=AGAIN, backoff_cap=AGAIN_LONGEST)
 
 
 class FlowerEngine:
@@ -86,13 +98,7 @@ class FlowerEngine:
                 yield replies.pop(client)
 
     def _exchange(self, orders: Mapping[ClientId, tuple[int, Order]], failed: set[ClientId]) -> dict[ClientId, Reply]:
-        packer = ArrayPacker()
-        waiting: dict[str, ClientId] = {}
-        for client, (node, order) in orders.items():
-            content = order_content(client, order, self._about, packer)
-            message = Message(content, node, MESSAGE_TYPES[order.kind], ttl=self._timeout, group_id=str(order.round))
-            # One by one: all messages of a large model at once may exceed the size of a request.
-            waiting |= {name: client for name in self._grid.push_messages([message]) if name}
+        waiting = self._send(orders)
         self._note_waiting(waiting.values())
         replies: dict[ClientId, Reply] = {}
         deadline = time.monotonic() + self._timeout
@@ -120,6 +126,21 @@ class FlowerEngine:
             self._silent(client, orders[client][1].round)
         self._note_waiting(())
         return replies
+
+    def _send(self, orders: Mapping[ClientId, tuple[int, Order]]) -> dict[str, ClientId]:
+        """Who was sent which message. Clients with the same order share its records, which are then hashed once."""
+        groups: dict[Hashable, list[ClientId]] = {}
+        for client, (_, order) in orders.items():
+            groups.setdefault(same(order), []).append(client)
+        packer = Packer()
+        waiting: dict[str, ClientId] = {}
+        for clients in groups.values():
+            order = orders[clients[0]][1]
+            content, kind, number = order_content(order, self._about, packer), MESSAGE_TYPES[order.kind], order.round
+            messages = [Message(content, orders[c][0], kind, ttl=self._timeout, group_id=str(number)) for c in clients]
+            names = self._grid.push_messages(messages)
+            waiting |= {name: client for name, client in zip(names, clients, strict=True) if name}
+        return waiting
 
     def _note_waiting(self, clients: Iterable[ClientId]) -> None:
         if self._board is not None:
@@ -306,11 +327,12 @@ class RayEngine:
         return self._clients
 
     def ask(self, orders: Mapping[ClientId, Order]) -> Iterator[Reply]:
-        packer = ArrayPacker()
+        packer = Packer()
         waiting: dict[ClientId, str] = {}
         for client, order in orders.items():
             node = self._nodes[self._clients.index(client)]
-            content = order_content(client, order, self._about, packer)
+            # One record dict per client, never shared: here Flower writes into what it is given.
+            content = order_content(order, {**self._about, "client": client}, packer)
             message = Message(content, node, MESSAGE_TYPES[order.kind], group_id=str(order.round))
             (waiting[client],) = self._grid.push_messages([message])
         del packer

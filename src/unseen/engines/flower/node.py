@@ -20,6 +20,7 @@ import ssl
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -60,11 +61,8 @@ from unseen.engines.flower.site import SiteConfig, app
 from unseen.engines.flower.site_file import SiteFile
 
 BEAT = 10.0  # seconds between two heartbeats; the SuperLink holds a site for gone after 2 x 30
-SOON, LATE, PART = (
-    0.1,
-    3.0,
-    0.05,
-)  # the pause between two looks: a part of the time since the last message, within bounds
+SOON, LATE, PART = 0.1, 3.0, 0.05  # the pause between two looks: a part of the time since the last reply, within bounds
+FIRST = 0.5  # the first look after a reply: a part of the time after which orders came lately
 LOST = 60.0  # seconds for the rest of an order, whose sender may have died
 HOLD = 75.0  # seconds in which a SuperLink may still hold the process before this one for connected
 TRIES = 6  # of one request, before it is given up
@@ -150,14 +148,16 @@ class SiteNode:
             os._exit(TEMPORARY)
 
     def work(self) -> None:
-        """Orders, one after the other."""
-        last, say = time.monotonic(), 0.0
+        """Orders, one after the other. Every look costs the SuperLink transactions, so none is made much too early."""
+        last, say, gaps = time.monotonic(), 0.0, deque([0.0, 0.0], maxlen=2)
         while True:
             try:
                 answer = self._client.PullMessages(PullMessagesRequest(node=self._node))
                 if answer.messages_list:
+                    gaps.append(time.monotonic() - last)
                     self._carry_out(answer.messages_list[0].metadata.run_id, answer.message_object_trees[0])
                     last, say = time.monotonic(), 0.0
+                    time.sleep(min(FIRST * min(gaps), LATE))
                     continue
             except Exception as error:  # whatever is wrong with one order, the next may be right
                 if time.monotonic() >= say:
