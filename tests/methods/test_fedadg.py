@@ -498,18 +498,21 @@ def test_the_protocol_is_the_papers() -> None:
 
 # --- for pictures ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("reference", ["generated", "normal"])
-def test_inspect_gives_a_point_of_the_reference_for_each_image(reference: Any) -> None:
+def test_inspect_gives_points_of_the_reference_of_every_class_also_before_training(reference: Any) -> None:
+    """An untrained net takes all images for one class; the classes of the points must not depend on that."""
     method = FedADG(reference=reference)
     net = tiny_net(method).eval()
-    x = random_images(6).x
+    x = random_images(7).x
     with torch.inference_mode():
-        points = method.inspect(net, x)["reference"]
-        again = method.inspect(net, x)["reference"]
-        label = label_code(net(x).argmax(1), 3, 1.0)
+        told, again = method.inspect(net, x), method.inspect(net, x)
+        classes = torch.tensor([0, 1, 2, 0, 1, 2, 0])
         rng = torch_generator(0, purpose="fedadg reference")
-        expected = method.draw_reference(net, label, rng)
-    assert points.shape == (6, net.feature_size)
-    assert torch.equal(points, again) and torch.equal(points, expected)
+        expected = method.draw_reference(net, label_code(classes, 3, 1.0), rng)
+    assert told["reference"].shape == (7, net.feature_size)
+    assert torch.equal(told["reference"], again["reference"]) and torch.equal(told["reference"], expected)
+    assert ("reference.class" in told) == (reference == "generated")
+    assert reference != "generated" or torch.equal(told["reference.class"], classes)
+    assert "reference.class" not in FedADG(one_hot=0).inspect(tiny_net(FedADG(one_hot=0)), x)
     assert method.inspect(net, x[:0])["reference"].shape == (0, net.feature_size)
     assert FedADG(adversarial=False).inspect(net, x) == {}
 

@@ -180,8 +180,9 @@ def test_gentle_starts_closer_to_the_trained_net_than_official() -> None:
 @pytest.mark.parametrize(
     ("settings", "w_in", "w_bn"),
     [
-        ({}, 0.1, 0.9),
+        ({}, 0.5, 0.5),
         ({"variant": "official"}, 0.5, 0.5),
+        ({"variant": "gentle"}, 0.1, 0.9),
         ({"start": "0.3", "mixing": "softmax"}, 0.3, 0.7),
         ({"start": "0.3", "mixing": "free"}, 0.3, 0.7),
         ({"variant": "paper", "start": "0.25"}, 0.25, 0.75),
@@ -203,7 +204,8 @@ def test_the_papers_weights_are_drawn() -> None:
 
 
 def test_a_start_that_is_not_the_authors_says_so() -> None:
-    assert GPerXAN().about.remark == "softer start, ours"
+    assert GPerXAN(variant="gentle").about.remark == "softer start, ours"
+    assert not GPerXAN().about.remark  # the default is the authors'
     assert GPerXAN(variant="official", affine="bn").about.remark == GPerXAN(start=0.2).about.remark != ""
     assert not GPerXAN(variant="official").about.remark and not GPerXAN(variant="paper").about.remark
     assert not GPerXAN(variant="official", guidance=0.25, stages=2).about.remark

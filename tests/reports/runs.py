@@ -127,6 +127,11 @@ def invent_insight(run: RunDirectory, method: str) -> None:
     }
     if method == "fedfd-a":
         tensors["inspected/alpha"] = torch.rand(40, 8, generator=rng)
+    if method == "fedadg":
+        for when in ("before", "after"):
+            tensors[f"{when}/place"] = torch.randn(int((tensors["domain"] < 3).sum()), 2, generator=rng)
+            tensors[f"{when}/reference"] = torch.randn(20, 2, generator=rng)
+            tensors[f"{when}/reference.class"] = torch.arange(20) % classes
     if method == "stablefdg":
         tensors["shown/attention"] = torch.rand(shown, 32, 32, generator=rng)
     sources = ["colour", "outline", "street"]

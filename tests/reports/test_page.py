@@ -127,6 +127,19 @@ def test_pictures_are_of_the_target_that_is_asked_for(tmp_path: Path) -> None:
         assert f"FedAvg, unseen {target}" in page
 
 
+def test_features_stand_beside_their_reference_before_and_after_training(tmp_path: Path) -> None:
+    invent(tmp_path, {"fedavg": 0.5, "fedadg": 0.55}, insight=True)
+    page = write_page(collect(tmp_path), tmp_path / "report.html").read_text()
+    features = page[page.index('id="g0-features"') :]
+    features = features[: features.index("</section>")]
+    for when in ("before", "after"):
+        assert features.count(f"features of fedadg and its reference {when} training</title>") == 1
+        assert f"{when} training, sources beside the reference<" in features
+    assert features.count('<path class="star c') == 2 * 20  # in the colours of their classes
+    assert "★ reference" in features and "● colour" in features
+    assert "features of fedavg and its reference" not in features
+
+
 def test_of_many_methods_the_best_and_the_baseline_have_a_colour(tmp_path: Path) -> None:
     names = ["mixstyle", "dsu", "sfa", "rsc", "ibn", "bin", "moon", "fednova", "fedsam", "fedprox", "fedbn"]
     invent(tmp_path, {"fedavg": 0.2} | {name: 0.9 - 0.02 * place for place, name in enumerate(names)})

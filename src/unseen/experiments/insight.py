@@ -21,24 +21,31 @@ from unseen.data.split import partition
 from unseen.data.store import Store
 from unseen.experiments.collect import Collection
 from unseen.federation.measure import EVALUATION_BATCH
+from unseen.method import Method
 from unseen.nets.net import Net
 from unseen.runs.directory import RunDirectory
 from unseen.runs.images import store_of
-from unseen.runs.model import Trained, load_trained
+from unseen.runs.model import Trained, build_net, load_trained
 from unseen.runs.settings import NO_TARGET, Settings
 
 FILE = "insight.safetensors"
 UNSEEN, SEEN, SHOWN = 240, 80, 12  # images of the target, of each source, and shown ones of each kind (right, wrong)
 SAME = 96  # images of the target that are kept with every method's answer, to compare methods by
+REFERENCE = 120  # points of a reference distribution, all classes together
 THUMB = 64  # px, at most
 
 
 def look_into(directory: RunDirectory) -> Path:
     """The run's insight, made now or before."""
     path = directory.path / FILE
-    if not path.exists() or "same.image" not in read_tensors(path)[0]:  # one of an earlier version has less
+    if not path.exists() or _lacks_something(read_tensors(path)[0]):
         write_tensors(path, *_insight(load_trained(directory.path, device="cpu")))
     return path
+
+
+def _lacks_something(tensors: Mapping[str, Tensor]) -> bool:
+    """Insight of an earlier version has less."""
+    return "same.image" not in tensors or ("inspected/reference" in tensors and "after/reference" not in tensors)
 
 
 def look_into_all(collection: Collection, target: str | None, said: Callable[[str], None]) -> None:
@@ -68,7 +75,7 @@ def _insight(trained: Trained) -> tuple[Tensors, dict[str, object]]:
     rows = [_some(store, domain, UNSEEN if domain == settings.target else SEEN) for domain in domains]
     domain = torch.cat([torch.full((len(own),), d) for d, own in enumerate(rows)])
     chosen = torch.cat(rows)
-    scores, features = _run(trained, store, chosen)
+    scores, features = _run(trained.net, trained.method, store, chosen)
     labels = store.images.labels[chosen]
     tensors: Tensors = {"place": _plane(features), "label": labels, "domain": domain}
     unseen = torch.nonzero(domain == len(domains) - 1)[:, 0]
@@ -93,6 +100,9 @@ def _insight(trained: Trained) -> tuple[Tensors, dict[str, object]]:
         every = trained.method.inspect(trained.net, store.images.batch(chosen[unseen[:EVALUATION_BATCH]]).x)
     tensors |= {f"shown/{name}": _small(value.float()) for name, value in own.items()}
     tensors |= {f"inspected/{name}": value.float() for name, value in every.items() if value.dim() == 2}
+    if "reference" in every:
+        seen = domain < len(domains) - 1
+        tensors |= _beside_reference(trained, store, chosen[seen], features[seen])
     return tensors, {
         "domains": domains,
         "classes": list(trained.classes),
@@ -120,17 +130,39 @@ def _some(store: Store, domain: str, count: int) -> Tensor:
     return torch.from_numpy(np.sort(rows[order[:count]]))
 
 
-def _run(trained: Trained, store: Store, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _run(net: Net, method: Method, store: Store, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Logits by the method's own rule, and what its head saw meanwhile."""
     scores, features = [], []
-    trained.net.eval()
+    net.eval()
     for part in torch.split(rows, EVALUATION_BATCH):
         x = store.images.batch(part).x
-        with torch.inference_mode(), _overheard(trained.net) as seen:
-            scores.append(trained.method.predict(trained.net, x).float())
+        with torch.inference_mode(), _overheard(net) as seen:
+            scores.append(method.predict(net, x).float())
             # A method that asks its head several times (an ensemble) is shown by the mean.
-            features.append(torch.stack(seen).mean(0) if seen else trained.net.features(x).float())
+            features.append(torch.stack(seen).mean(0) if seen else net.features(x).float())
     return torch.cat(scores), torch.cat(features)
+
+
+def _beside_reference(trained: Trained, store: Store, rows: Tensor, features: Tensor) -> Tensors:
+    """Features of the sources and points of the reference in one plane, before and after training (FedADG, Figs. 3, 4)."""
+    method = trained.method
+    seen = {"after": (trained.net, features)}
+    try:
+        start = build_net(trained.settings, method, len(trained.classes))
+        seen["before"] = start, _run(start, method, store, rows)[1]
+    except UserError:  # the weights that training began with are not at hand
+        pass
+    x = store.images.batch(rows[torch.arange(REFERENCE) % len(rows)]).x
+    tensors: Tensors = {}
+    for when, (net, own) in seen.items():
+        with torch.inference_mode():
+            told = method.inspect(net.eval(), x)
+        points = told["reference"].float()
+        plane = _plane(torch.cat([own, points]))
+        tensors |= {f"{when}/place": plane[: len(own)].clone(), f"{when}/reference": plane[len(own) :].clone()}
+        if "reference.class" in told:
+            tensors[f"{when}/reference.class"] = told["reference.class"]
+    return tensors
 
 
 @contextmanager

@@ -267,8 +267,14 @@ class FedADG(Method):
 
     # --- for pictures --------------------------------------------------------------------------------------------
     def inspect(self, net: Net, x: Tensor) -> Tensors:
-        """A point of the reference for each image, of the class that the image is taken for (Figs. 3 and 4)."""
+        """As many points of the reference as there are images, the classes in turn (the asterisks of Figs. 3 and 4).
+
+        Also the class of each point, where the reference knows classes. The images themselves are not looked at.
+        """
         if not self.adversarial:
             return {}
-        label = label_code(net(x).argmax(1), net.classes, self.one_hot)
-        return {"reference": self.draw_reference(net, label, torch_generator(0, purpose="fedadg reference"))}
+        classes = torch.arange(len(x), device=x.device) % net.classes
+        label = label_code(classes, net.classes, self.one_hot)
+        points = self.draw_reference(net, label, torch_generator(0, purpose="fedadg reference"))
+        knows_classes = self.reference == "generated" and self.one_hot != 0
+        return {"reference": points} | ({"reference.class": classes} if knows_classes else {})

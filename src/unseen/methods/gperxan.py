@@ -4,10 +4,12 @@ Le, Ho, Do, Le-Phuoc, Wong: Efficiently Assemble Normalization Layers and Regula
 Generalization. CVPR 2024.
 
 The method: each BatchNorm of the first stages becomes XAN, w_in * IN(h) + w_bn * BN(h) with two scalars per layer; BN
-starts from the weights that were there, IN from 1 and 0 (`gentle`, a softer start of ours: from the same weights, with a
-small w_in). A client keeps its own BN branch and loads the rest; the server averages all of it, weighted by images, for the unseen
-domain. Locally: cross-entropy of the own head, plus `guidance` times that of the received, frozen head on the same
-features.
+starts from the weights that were there, IN from 1 and 0, and both weigh a half. A client keeps its own BN branch and
+loads the rest; the server averages all of it, weighted by images, for the unseen domain. Locally: cross-entropy of the
+own head, plus `guidance` times that of the received, frozen head on the same features.
+
+The default is the authors' code. `variant=gentle` is a softer start of ours, for pretrained nets and few rounds: IN
+starts from BN's weights, with a small w_in.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ class GPerXAN(Method):
     family: ClassVar[str] = "normalisation"
     traits: ClassVar[Traits] = Traits(norms="XAN")
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "gentle": {"start": 0.1, "affine": "bn", "mixing": "softmax", "local_weight": True, "local_plain_bn": False},
         "official": {"start": 0.5, "affine": "one", "mixing": "softmax", "local_weight": True, "local_plain_bn": False},
         "paper": {"start": "drawn", "affine": "one", "mixing": "free", "local_weight": False, "local_plain_bn": True},
+        "gentle": {"start": 0.1, "affine": "bn", "mixing": "softmax", "local_weight": True, "local_plain_bn": False},
     }
 
     stages: int = 4  # stages whose norms are replaced: 4 (all) on PACS, 2 on Office-Home, 1 on Camelyon17's DenseNet
     guidance: float = 0.5  # lambda, the weight of the received head's cross-entropy; searched in 0, 0.25, ..., 1
-    variant: Literal["gentle", "official", "paper"] = "gentle"  # sets the five below; gentle (ours): a softer start
+    variant: Literal["official", "paper", "gentle"] = "official"  # sets the five below: code, text, ours
     start: float | Literal["drawn"] = BY_VARIANT  # w_in of an untrained XAN, w_bn is 1 - w_in; or both drawn
     affine: Literal["one", "bn"] = BY_VARIANT  # IN starts at 1 and 0, or as the trained BN
     mixing: Literal["softmax", "free"] = BY_VARIANT  # of w_in, w_bn

@@ -207,16 +207,56 @@ def scatter(points: Sequence[Point], x_name: str, y_name: str, level: Point | No
 
 def cloud(places: Floats, groups: Sequence[int], names: Sequence[str], title: str, ringed: int | None = None) -> str:
     """t-SNE: a dot per image, coloured by group; of the group `ringed`, rings."""
-    low, high = places.min(0), places.max(0)
-    span = np.where(high > low, high - low, 1.0)
-    at = 8 + (places - low) / span * np.array([WIDTH - 16, HEIGHT - 16])
     parts = []
-    for (x, y), group in zip(at, groups, strict=True):
+    for (x, y), group in zip(_fitted(places), groups, strict=True):
         kind = "ring" if group == ringed else "dot"
         parts.append(f'<circle class="{kind} {shade(group % COLOURS)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
     if len(names) > 2 * COLOURS:  # the colours repeat: names would say nothing
         return svg(parts, title)
     return svg(parts, title) + legend([(name, i % COLOURS) for i, name in enumerate(names)], ringed)
+
+
+def _fitted(places: Floats) -> Floats:
+    """Places that fill a drawing."""
+    low, high = places.min(0), places.max(0)
+    at: Floats = 8 + (places - low) / np.where(high > low, high - low, 1.0) * np.array([WIDTH - 16, HEIGHT - 16])
+    return at
+
+
+# A domain each: a circle, a square, a triangle, a diamond; and a star. With the letter for the legend.
+MARKS = (
+    ("●", "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z"),
+    ("■", "M-2.7 -2.7h5.4v5.4h-5.4z"),
+    ("▲", "M0 -3.6L3.3 2.5H-3.3z"),
+    ("◆", "M0 -3.8L3.8 0L0 3.8L-3.8 0z"),
+)
+STAR = ("★", "M0 -7L1.7 -2.3L6.7 -2.2L2.7 .9L4.1 5.7L0 2.8L-4.1 5.7L-2.7 .9L-6.7 -2.2L-1.7 -2.3z")
+
+
+def beside_reference(
+    places: Floats,
+    labels: Sequence[int],
+    domains: Sequence[int],
+    reference: Floats,
+    classes: Sequence[int],
+    names: tuple[Sequence[str], Sequence[str]],
+    title: str,
+) -> str:
+    """t-SNE: a mark per image, coloured by class and shaped by domain; stars are points of the reference distribution.
+
+    `classes` are those of the stars, empty where they have none; `names` are those of the domains and of the classes.
+    """
+    marks = [MARKS[d % len(MARKS)][1] for d in domains] + [STAR[1]] * len(reference)
+    kinds = [f"dot {shade(k % COLOURS)}" for k in labels]
+    kinds += [f"star {shade(k % COLOURS)}" for k in classes] or ["star"] * len(reference)
+    parts = [
+        f'<path class="{kind}" transform="translate({x:.1f} {y:.1f})" d="{mark}"/>'
+        for (x, y), kind, mark in zip(_fitted(np.concatenate([places, reference])), kinds, marks, strict=True)
+    ]
+    shapes = [(MARKS[d % len(MARKS)][0], name) for d, name in enumerate(names[0])] + [(STAR[0], "reference")]
+    said = "".join(f"<span>{letter} {text(name)}</span>" for letter, name in shapes)
+    colours = legend([(name, k % COLOURS) for k, name in enumerate(names[1])]) if len(names[1]) <= 2 * COLOURS else ""
+    return svg(parts, title) + f'<p class="legend">{said}</p>' + colours
 
 
 def legend(entries: Iterable[tuple[str, int]], ringed: int | None = None) -> str:

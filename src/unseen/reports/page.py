@@ -457,7 +457,8 @@ def _features(insights: Insights) -> str:
             ),
         )
         drawn = "".join(
-            f"<figure>{one}<figcaption>{text(titled(row.label))}, {word}</figcaption></figure>" for one, word in pair
+            f"<figure>{one}<figcaption>{text(titled(row.label))}, {word}</figcaption></figure>"
+            for one, word in (*pair, *_beside_reference(row, tensors, about))
         )
         blocks.append((f"{titled(row.label)}, unseen {about['target']}", f"<div class=figures>{drawn}</div>"))
     return (
@@ -465,6 +466,26 @@ def _features(insights: Insights) -> str:
         if blocks
         else ""
     )
+
+
+def _beside_reference(row: Row, tensors: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Drawings of a method that aligns features to a reference distribution, with their words."""
+    last = len(about["domains"]) - 1
+    labels, domains = (
+        [int(v) for v, d in zip(tensors[name], tensors["domain"], strict=True) if int(d) != last]
+        for name in ("label", "domain")
+    )
+    for when in ("before", "after"):
+        if f"{when}/reference" not in tensors:
+            continue
+        places, reference = (np.asarray(tensors[f"{when}/{name}"], dtype=np.float64) for name in ("place", "reference"))
+        classes = [int(k) for k in tensors.get(f"{when}/reference.class", ())]
+        names = about["domains"][:last], about["classes"]
+        title = f"features of {row.label} and its reference {when} training"
+        yield (
+            figures.beside_reference(places, labels, domains, reference, classes, names, title),
+            f"{when} training, sources beside the reference{'' if classes else ', which knows no classes'}",
+        )
 
 
 def _alphas(insights: Insights) -> str:

@@ -54,7 +54,7 @@ svg{display:block;width:100%;height:auto;max-width:560px}
 svg text{font:12px system-ui,sans-serif;fill:var(--soft)}svg text.label{fill:var(--ink)}
 .grid{stroke:var(--rule);stroke-width:1}.axis{stroke:var(--soft);stroke-width:1}
 .line{fill:none;stroke:var(--own);stroke-width:2}.band{fill:var(--own);opacity:.16}
-.others{--own:var(--rule)}.line.others{stroke-width:1.4}.dot{fill:var(--own)}.ring{fill:none;stroke:var(--own);stroke-width:1.4}.faint{fill:var(--own);opacity:.45}
+.others{--own:var(--rule)}.line.others{stroke-width:1.4}.dot{fill:var(--own)}.star{fill:var(--own,var(--ink));stroke:var(--ink);stroke-width:.8}.ring{fill:none;stroke:var(--own);stroke-width:1.4}.faint{fill:var(--own);opacity:.45}
 .legend{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:.9rem;max-width:none}
 .legend i{display:inline-block;width:11px;height:11px;border-radius:50%;margin-right:6px;border:2px solid var(--own)}
 .legend i.solid{background:var(--own)}
