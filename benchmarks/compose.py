@@ -1,6 +1,6 @@
 """Which composition of at most three parts is best for a new domain, as far as the *sources* can tell?
 
-    python benchmarks/compose.py digits --work /work/runs/compose [--rounds 8] [--methods fedavg,mixstyle,...] [--minutes 50]
+    python benchmarks/compose.py digits --work /work/runs/compose [--rounds 8] [--methods all] [--minutes 50]
     python benchmarks/compose.py digits --work /work/runs/compose --final --seeds 0-2
 
 For an unseen domain T each of its sources is left out in turn; the two others train, and the one left out is the test. A
@@ -8,13 +8,16 @@ candidate's score for T is its mean accuracy over the sources left out; T is in 
 trains without A and B serves twice: as T = A with B left out, and as T = B with A left out. Four domains need six runs
 per candidate, and not twelve.
 
-The search is greedy, and each T has its own: every single method, then pairs of T's best ones that compose, then the best
-pairs with a third part. Of each size all candidates meet one left-out source, and the best go on to the others. What T's
-search looks at is T's own scores; the four searches only share runs. All runs have the same budget.
+The search is greedy, and each T has its own: every single method, then T's best ones, each with its best partners that
+compose with it, then the best pairs with a third part. Of each size all candidates meet one left-out source, and the best
+go on to the others. What T's search looks at is T's own scores; the four searches only share runs. All runs have the same
+budget. Which methods are searched is no question of results: METHODS has some of every idea, `--methods all` has all
+but those of LEFT_OUT. A search with few methods goes on as one with more.
 
 Runs and choices go to benchmarks/results/compose/DATA.json after every run, and the same command goes on where it was
-stopped. --minutes starts no run after so long. --final then trains T's choice on all of T's sources with the protocol's
-whole budget and tests it on T: `python benchmarks/results.py keep WORK/DATA/final compose/DATA`.
+stopped. --minutes starts no run after so long; --again tries those once more that failed. --final then trains T's choice
+on all of T's sources under the protocol of the table of results and tests it on T:
+`python benchmarks/results.py keep WORK/DATA/final compose/DATA`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,7 @@ from unseen.experiments.collect import BASELINE
 from unseen.experiments.inference import score
 from unseen.experiments.inference_rules import Inference
 from unseen.experiments.sweep import Job, make_jobs, sweep
-from unseen.registry import parse
+from unseen.registry import parse, registered
 from unseen.runs.images import store_of
 from unseen.runs.model import load_trained
 from unseen.runs.planning import Experiment
@@ -47,8 +50,20 @@ RECORDS = Path(__file__).parent / "results" / "compose"
 METHODS = (
     "fedavg", "scaffold", "fedgma", "fedomg", "ga", "swad", "fedsam", "fedlgf", "mixup", "randaug", "randconv", "rsc",
     "mixstyle", "dsu", "efdmix", "styleddg", "selfreg", "fedsr", "fpl", "guide", "ibn", "bin", "fedfd", "fedfd-a", "gperxan",
-    "stablefdg",
+    "stablefdg", "fedadg",
 )  # fmt: skip
+# Methods that no search has, by why. `--methods all` is all others.
+LEFT_OUT = {
+    "with one domain per client and equal budgets they are FedAvg":
+        ("erm", "fednova", "silobn", "dann", "coral", "mmd"),
+    "they need a vision transformer": ("doprompt", "fedclip", "feddgmoe", "fedins", "promptfl"),
+    "they are against liars and leaks, and not for accuracy":
+        ("krum", "median", "trimmedmean", "geomedian", "normbound", "dp", "centraldp"),
+}  # fmt: skip
+FINAL = {"digits": "digits", "pacs": "pacs"}  # the protocols of the tables of results
+# What a search must keep to the word when it goes on, beside its data.
+BUDGET = ("rounds", "local_steps", "image_size", "seed", "weights")
+SAME = ({"gperxan", "guide"},)  # the second is in the first already, and no part to add
 PARTS = 3  # of a composition at most
 
 Pair = frozenset[str]  # the two domains that a run did without
@@ -60,8 +75,8 @@ class Widths:
     """How wide the search is."""
 
     kept: tuple[int, int, int] = (6, 3, 2)  # of one, two and three parts: those that meet all left-out sources
-    joined: int = 4  # best single methods, of which pairs are made and third parts taken
-    grown: int = 2  # best pairs that get a third part
+    stems: int = 3  # the best of one part, and of two, that get one more
+    partners: int = 3  # the best single methods that compose with a stem
 
 
 @dataclass
@@ -126,24 +141,34 @@ def search(target: str, domains: Sequence[str], singles: Sequence[str], known: K
         if ranked is None:
             return found
         found.ranked[parts] = ranked
-        joined = [name for name, _ in found.ranked[1] if name != BASELINE][: widths.joined]
-        stems = [name for name, _ in ranked[: widths.grown]] if parts > 1 else joined
-        names = list(dict.fromkeys(grown(stems, joined, singles)))
+        if parts == 1:  # partners: those that met all sources, then those that met one
+            rest = [one for one in first if one[0] not in going]
+            partners = [name for name, _ in (*ranked, *rest) if name != BASELINE]
+        stems = [name for name, _ in ranked if name != BASELINE][: widths.stems]
+        names = list(dict.fromkeys(grown(stems, partners, singles, widths.partners)))
     return found
 
 
-def grown(stems: Sequence[str], more: Sequence[str], order: Sequence[str]) -> Iterator[str]:
-    """Each stem with one more part, where they compose. A name has its parts in the order of the list of methods."""
+def grown(stems: Sequence[str], partners: Sequence[str], order: Sequence[str], most: int) -> Iterator[str]:
+    """Each stem with one more part: its first partners that compose with it. Parts are in the order of the methods.
+
+    One that clashes takes no place: where the best methods all own the loss, a stem goes on to those that do not.
+    """
     for stem in stems:
-        for part in more:
-            names = {*stem.split("+"), part}
-            if len(names) == stem.count("+") + 2:
-                whole = "+".join(sorted(names, key=order.index))
-                try:
-                    parse(whole)
-                except UserError:
-                    continue
-                yield whole
+        yield from islice(_composed(stem, partners, order), most)
+
+
+def _composed(stem: str, partners: Sequence[str], order: Sequence[str]) -> Iterator[str]:
+    parts = stem.split("+")
+    for part in partners:
+        if part in parts or any({part, own} in SAME for own in parts):
+            continue
+        whole = "+".join(sorted((*parts, part), key=order.index))
+        try:
+            parse(whole)
+        except UserError:
+            continue
+        yield whole
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -160,7 +185,7 @@ class Record:
         if not path.exists():
             return cls(path, about, [])
         value = read_json(path)
-        before = {name: value["about"].get(name) for name in ("data", "rounds", "seed")}
+        before = {name: value["about"].get(name) for name in ("data", *BUDGET)}
         if before != {name: about[name] for name in before}:
             raise UserError(f"{path} is a search with {before}; move it away, or go on with the same words.")
         return cls(path, about, value["runs"])
@@ -183,7 +208,9 @@ class Trials:
 
     def __init__(self, given: argparse.Namespace, work: Path) -> None:
         self.given, self.work = given, work
-        whole = Experiment.of({"data": given.data, "root": given.root, "protocol": PROTOCOLS[given.data]})
+        whole = Experiment.of({
+            "data": given.data, "root": given.root, "protocol": PROTOCOLS[given.data], "image_size": given.image_size,
+        })  # fmt: skip
         self.folders = as_folders(whole.index, work)
         self.domains = list(self.folders)
         self.store = store_of(whole.settings, whole.index)
@@ -195,8 +222,8 @@ class Trials:
             here = {domain: folder for domain, folder in self.folders.items() if domain != other}
             words = {
                 "data": "folder", "root": linked(here, self.work / f"without-{other}"),
-                "protocol": PROTOCOLS[self.given.data],
-                "rounds": self.given.rounds, "weights": self.given.weights, "test_every": 0,
+                "protocol": PROTOCOLS[self.given.data], "test_every": 0,
+                **{name: getattr(self.given, name) for name in BUDGET if name != "seed"},
             }  # fmt: skip
             self.experiments[other] = Experiment.of(words)
         run = self.experiments[other].run(parse(method), target, self.given.seed)
@@ -223,13 +250,16 @@ class Silent:
 
 def carry_out(given: argparse.Namespace) -> None:
     work = given.work / given.data
-    trials, widths = Trials(given, work), Widths(tuple(given.kept), given.joined, given.grown)
-    singles = given.methods.split(",")
+    trials, widths = Trials(given, work), Widths(tuple(given.kept), given.stems, given.partners)
+    singles = every_method() if given.methods == "all" else given.methods.split(",")
     about = {
-        "data": given.data, "rounds": given.rounds, "seed": given.seed, "methods": singles, "widths": asdict(widths),
-        "domains": trials.domains,
+        "data": given.data, "protocol": PROTOCOLS[given.data], **{name: getattr(given, name) for name in BUDGET},
+        "weights": given.weights and Path(given.weights).name,
+        "methods": singles, "widths": asdict(widths), "domains": trials.domains, "left_out": LEFT_OUT,
     }  # fmt: skip
     record = Record.open(given.records / f"{given.data}.json", about)
+    if given.again:
+        record.runs = [run for run in record.runs if run["accuracy"] is not None]
     ends = time.monotonic() + 60 * given.minutes
     while True:
         founds = [search(target, trials.domains, singles, record.known, widths) for target in trials.domains]
@@ -245,10 +275,11 @@ def carry_out(given: argparse.Namespace) -> None:
                 return
             job = trials.job(method, pair)
             sweep([job], 1, Silent(), every=0.2)
-            record.runs.append(trials.outcome(method, pair, job))
+            outcome = trials.outcome(method, pair, job)
+            record.runs.append(outcome)
             record.write(founds)
-            told = record.runs[-1]["accuracy"]
-            words = ", ".join(f"{d} {100 * a:.1f}" for d, a in told.items()) if told else f"failed: {job.reason}"
+            told = outcome["accuracy"]
+            words = ", ".join(f"{d} {100 * a:.1f}" for d, a in told.items()) if told else f"failed: {outcome['why']}"
             print(f"{number + 1} of {len(wanted)}: {method}, without {' and '.join(sorted(pair))}: {words}", flush=True)
     for found in founds:
         name, value = found.best
@@ -257,15 +288,21 @@ def carry_out(given: argparse.Namespace) -> None:
         )
 
 
+def every_method() -> list[str]:
+    """FedAvg and all that may be better on a new domain: fixed by what methods are, and not by results."""
+    out = {name for names in LEFT_OUT.values() for name in names}
+    return [BASELINE, *(name for name in registered() if name not in out and name != BASELINE)]
+
+
 def finish(given: argparse.Namespace) -> None:
     """Each target's choice, trained on all of its sources with the whole budget."""
     value = read_json(given.records / f"{given.data}.json")
+    if open_yet := [found["target"] for found in value["found"] if not found["finished"]]:
+        raise UserError(f"The search for {', '.join(open_yet)} is not finished: run it again without --final.")
     for found in value["found"]:
-        if not found["finished"]:
-            raise UserError(f"The search for {found['target']} is not finished: run it again without --final.")
         best = max((one for ranked in found["ranked"].values() for one in ranked), key=lambda one: one[1])[0]
         unseen.bench(
-            data=given.data, root=given.root, protocol=PROTOCOLS[given.data], weights=given.weights, methods=[best],
+            data=given.data, root=given.root, protocol=FINAL[given.data], weights=given.weights, methods=[best],
             targets=[found["target"]], seeds=given.seeds, out=given.work / given.data / "final", workers=1, progress=False,
         )  # fmt: skip
         print(f"{found['target']}: {best} is trained", flush=True)
@@ -278,13 +315,16 @@ def main() -> None:
     asked.add_argument("--weights")
     asked.add_argument("--work", type=Path, required=True)
     asked.add_argument("--records", type=Path, default=RECORDS)
-    asked.add_argument("--methods", default=",".join(METHODS))
+    asked.add_argument("--methods", default=",".join(METHODS), help="by commas, or all")
     asked.add_argument("--rounds", type=int, default=8)
+    asked.add_argument("--local-steps", type=int)
+    asked.add_argument("--image-size", type=int)
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--minutes", type=float, default=1e9)
     asked.add_argument("--kept", type=int, nargs=PARTS, default=Widths.kept)
-    asked.add_argument("--joined", type=int, default=Widths.joined)
-    asked.add_argument("--grown", type=int, default=Widths.grown)
+    asked.add_argument("--stems", type=int, default=Widths.stems)
+    asked.add_argument("--partners", type=int, default=Widths.partners)
+    asked.add_argument("--again", action="store_true", help="runs that failed are tried once more")
     asked.add_argument("--final", action="store_true")
     asked.add_argument("--seeds", default="0-2")
     given = asked.parse_args()

@@ -13,7 +13,7 @@ unseen=${UNSEEN:-$here/.venv/bin/unseen}
 shared=${UNSEEN_SHARED:-$here/../shared}
 pacs=(--protocol pacs --root "$shared/data/PACS" --weights "$shared/weights/mobilenetv2_100.imagenet.safetensors")
 six=fedavg,fedfd-a,gperxan,stablefdg,fedfd,fedadg
-more=gperxan:variant=official,gperxan:variant=paper,fedadg:variant=paper,silobn,ga,elcfs,randconv,mixstyle
+more=gperxan:variant=gentle,gperxan:variant=paper,fedadg:variant=paper,silobn,ga,elcfs,randconv,mixstyle
 best=fedavg,fedfd-a,gperxan           # FedAvg and the two that lead on digits
 hardest="--targets street,outline"
 paper=$here/benchmarks/paper

@@ -11,8 +11,9 @@ A page has marks, and what stands between them is written by this file:
     <!-- results: leaderboard digits -->
     <!-- end -->
 
-Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `systems NAME ...` (the README's
-table), `method METHOD NAME ...` (a method's own lines in its page),
+Parts: `leaderboard NAME`, `sentences NAME`, `figure NAME`, `runs NAME`, `inference NAME`, `statistics NAME` (what averaged
+statistics cost FedAvg), `budget NAME` (budgets that were tried), `systems NAME ...` (the README's table),
+`method METHOD NAME ...` (a method's own lines in its page),
 `ablations NAME` (the papers' ablations in small, with verdicts), `robust DATA CLIENTS` (benchmarks/robust.py), `trust NAME`
 and `familiarity NAME` (benchmarks/trust.py), `look NAME` (benchmarks/look.py), `regret NAME` (benchmarks/regret.py),
 `compose NAME` (benchmarks/compose.py), `export` (benchmarks/export.py), `story NAME` (examples/new_site), `audit NAME`
@@ -33,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from tables import kept
 from tables.ablations import ablations
-from tables.accuracy import figure, inference, leaderboard, method, runs, sentences, systems
+from tables.accuracy import budget, figure, inference, leaderboard, method, runs, sentences, statistics, systems
 from tables.choices import compose, regret
 from tables.new_site import export, familiarity, look, story, trust
 from tables.security import attacks, audit, flower, overhead, robust
@@ -111,7 +112,8 @@ def _thin(line: RoundLine) -> dict[str, object]:
 # --- pages -----------------------------------------------------------------------------------------------------------
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
-    "method": method, "systems": systems, "ablations": ablations, "robust": robust, "trust": trust, "familiarity": familiarity,
+    "statistics": statistics, "budget": budget, "method": method, "systems": systems, "ablations": ablations,
+    "robust": robust, "trust": trust, "familiarity": familiarity,
     "regret": regret, "compose": compose, "audit": audit, "look": look, "export": export, "story": story,
     "attacks": attacks, "overhead": overhead, "flower": flower,
     "speed": speed, "clients": clients, "cost": cost,

@@ -244,9 +244,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="of a client in a round; without: the protocol's")
     parser.add_argument("--clients", default="3,30")
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--attacks", default=",".join(ATTACKS))
+    parser.add_argument("--attacks", default=",".join(ATTACKS), help='names as above: "sign flip,label flip"')
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args()
+    if unknown := set(given.attacks.split(",")) - set(ATTACKS):
+        parser.error(f"there is no attack {', '.join(sorted(unknown))}; there are {', '.join(ATTACKS)}")
     torch.set_num_threads(1)
     places = {name: value for name in ("root", "weights") if (value := getattr(given, name))}
     steps = given.steps or protocol_of(given.data).plan.local_steps or 1

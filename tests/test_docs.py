@@ -160,6 +160,23 @@ def test_every_method_has_a_page_a_name_and_its_numbers_there() -> None:
         assert f"| [`{name}`](" in listed, name
 
 
+# The methods of the benchmark nearest to ours, as it names them.
+BENCHMARK = {
+    "ERM", "IRM", "Fish", "Mixup", "MMD", "DeepCORAL", "GroupDRO", "FedProx", "SCAFFOLD", "AFL", "FedGMA", "FedDG",
+    "FedADG", "FedSR",
+}  # fmt: skip
+
+
+def test_the_methods_of_other_collections_are_here_by_name() -> None:
+    part = (ROOT / "docs" / "comparison.md").read_text().partition("### Their methods, here")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in part.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 5
+    for _, collection, here, *_ in rows:
+        names = re.findall(r"`([^`]+)`", here)
+        assert names and set(names) <= set(registered()), collection
+    assert set(re.findall(r"\w+", rows[0][2])) >= BENCHMARK  # .findall(r"\w+", rows[0][2]))
+
+
 def test_every_command_has_its_options_on_the_page() -> None:
     def below(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[str]:
         if isinstance(command, click.Group):

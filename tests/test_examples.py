@@ -24,7 +24,7 @@ EXAMPLE = ROOT / "examples" / "own_method.py"
 
 
 def test_own_method(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    original, tiny = unseen.run, {"rounds": 1, "local_steps": 2, "image_size": 16}
+    original, tiny = unseen.run, {"rounds": 1, "local_steps": 2, "image_size": 16, "workers": 1}
     monkeypatch.setattr(unseen, "run", lambda **said: original(**{**said, **tiny}), raising=False)
     monkeypatch.setattr("unseen.registry._own", {})
     runpy.run_path(str(EXAMPLE), run_name="__main__")
@@ -62,7 +62,10 @@ def test_an_own_file_is_benched_beside_the_others(tmp_path: Path) -> None:
 
 SHARED = ROOT.parent / "shared"
 PACS, WEIGHTS = SHARED / "data" / "PACS", SHARED / "weights" / "mobilenetv2_100.imagenet.safetensors"
-DIGITS_STORY = (["--each", "4"], ["protocol=digits", "rounds=1", "local_steps=2", "batch_size=8"])
+DIGITS_STORY = (
+    ["--each", "4"],
+    ["protocol=digits", "rounds=1", "local_steps=2", "batch_size=8", "methods=fedavg,gperxan,randaug"],
+)
 PACS_STORY = (
     ["--each", "6", "--pacs", str(PACS), "--new", "sketch", "--unlabelled", "1"],
     [f"weights={WEIGHTS}", "image_size=64", "rounds=1", "local_steps=1", "batch_size=4", "methods=fedavg,mixstyle"],

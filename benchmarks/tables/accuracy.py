@@ -14,6 +14,7 @@ from unseen.experiments.statistics import average_over_targets
 from unseen.reports.findings import compared_sentence, noise_floor
 from unseen.reports.names import titled
 from unseen.reports.tables import inference_grid, markdown, p_value
+from unseen.runs.directory import find_runs
 
 EASY = {"digits": "ink"}  # a target that is easier than the sources: the mean is also given without it
 
@@ -119,6 +120,42 @@ def inference(name: str) -> str:
     if grid is None:
         return NOTHING
     return markdown(replace(grid, notes=[])) + "\n" + filled(" ".join(grid.notes)) + "\n"
+
+
+def budget(name: str) -> str:
+    """FedAvg with other budgets, on images of the sources: what a protocol was chosen by."""
+    runs = [(run.settings(), run.result()) for run in find_runs(kept.RECORDS / "budget" / name)]
+    found = [(settings.plan, result) for settings, result in runs if result is not None]
+    lines = top(["rounds", "steps", "batch", "images seen by a client", "validation", "in-domain test"], 0)
+    for plan, result in sorted(found, key=lambda one: -one[0].rounds * one[0].local_steps * one[0].batch_size):
+        numbers = [plan.rounds, plan.local_steps, plan.batch_size]
+        scores = [result.validation_last.accuracy, result.in_domain_accuracy]
+        lines.append(row_of([*map(str, numbers), f"{math.prod(numbers):,}", *(f"{100 * score:.1f}" for score in scores)]))
+    return "\n".join(lines) + "\n"
+
+
+def statistics(name: str) -> str:
+    """What the averaged BatchNorm statistics cost FedAvg: its own models, tested by other statistics."""
+    group = main_group(name)
+    row = next((row for row in group.rows if row.label == "fedavg"), None) if group is not None else None
+    rules = row.by_rule() if row is not None else {}
+    if row is None or not {"tbn", "iabn"} <= set(rules):
+        return NOTHING
+    own = row.scores()
+
+    def both(rule: str) -> str:
+        pairs = [(own[cell], value) for cell, value in rules[rule].items()]
+        before, after = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
+        return f"from {before:.1f} to {after:.1f} %"
+
+    return (
+        filled(
+            "**Averaged BatchNorm statistics are what holds FedAvg down.** The same FedAvg models, not trained again, go "
+            f"{both('tbn')} on unseen `{name}` with the statistics of the images at hand, and {both('iabn')} where those "
+            "of each single image correct the averaged ones. This is why methods that use statistics of single images lead."
+        )
+        + "\n"
+    )
 
 
 def figure(name: str, draws: bool = True) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tables import kept
-from tables.kept import NOTHING, SYSTEMS, bold, main_group, mean_on, records, row_of, top
+from tables.kept import NOTHING, SYSTEMS, bold, filled, main_group, mean_on, records, row_of, top
 
 from unseen.experiments.choose import Choice
-from unseen.experiments.collect import CHOSEN
-from unseen.experiments.statistics import compare, summarise
+from unseen.experiments.collect import BASELINE, CHOSEN
+from unseen.experiments.statistics import Comparison, compare, summarise
+from unseen.registry import registered
 from unseen.reports.names import titled
 
 
@@ -102,46 +104,99 @@ def compose(name: str) -> str:
         ]
         own = next((f"{100 * score:.1f}" for method, score in ranked["1"] if method == "fedavg"), "-")
         lines.append(f"| {one['target']} | {' | '.join(cells)} | {own} | {one['looked']} |")
-    done, about = [run for run in value["runs"] if run["accuracy"]], value["about"]
-    finished = all(one["finished"] for one in value["found"]) and len(found) == len(value["found"])
-    notes = [
-        "Mean accuracy in % over the sources that were left out in turn, while the two others trained: nothing of the unseen",
-        f"domain is in it. Bold: chosen. {len(about['methods'])} methods; {len(done)} runs of {about['rounds']} rounds each, "
-        f"seed {about['seed']}, {sum(run['seconds'] for run in done) / 60:.0f} minutes; "
-        f"{len(value['runs']) - len(done)} runs failed." + ("" if finished else " **The search is not finished.**"),
+    return "\n".join([*lines, "", *_searched(value), *_composed(name, best)]) + "\n"
+
+
+def _searched(value: Mapping[str, Any]) -> list[str]:
+    """What was searched, with how many runs, and what was not."""
+    about, runs = value["about"], value["runs"]
+    done = [run for run in runs if run["accuracy"]]
+    budget = f"{about['rounds']} rounds"
+    budget += f" of {about['local_steps']} steps" if about.get("local_steps") else ""
+    budget += f" at {about['image_size']} px" if about.get("image_size") else ""
+    tried = {size: {r["method"] for r in runs if r["method"].count("+") + 1 == size} for size in (1, 2, 3)}
+    words = [
+        "Mean accuracy in % over the sources that were left out in turn, while the two others trained: nothing of the "
+        "unseen domain is in it. Bold: chosen. "
+        f"{len(tried[1])} methods, {len(tried[2])} pairs and {len(tried[3])} of three parts were tried, "
+        f"in {len(done)} runs of {budget} each, seed {about['seed']}, "
+        f"{sum(run['seconds'] for run in done) / 60:.0f} minutes; {len(runs) - len(done)} runs failed.",
+        f"Methods: {', '.join(about['methods'])}.",
     ]
-    return "\n".join([*lines, "", *notes, *_composed(name, best)]) + "\n"
+    if "widths" in about:
+        kept, stems, partners = (about["widths"][name] for name in ("kept", "stems", "partners"))
+        words[0] += (
+            f" For each unseen domain, of one, two and three parts the best {', '.join(map(str, kept))} at the first "
+            f"left-out source met the others; the best {stems} of a size were tried with the best {partners} methods "
+            "that compose with each."
+        )
+    known = {name for names in about.get("left_out", {}).values() for name in names}
+    if rest := [name for name in registered() if name not in known and name not in about["methods"]]:
+        words.append(f"Not searched, for want of time: {', '.join(rest)}.")
+    words += [f"Not searched because {why}: {', '.join(names)}." for why, names in about.get("left_out", {}).items()]
+    if not all(one["finished"] for one in value["found"]):
+        words.append("**The search is not finished.**")
+    return "\n\n".join(filled(some) for some in words).split("\n")
 
 
 def _composed(name: str, best: Mapping[str, str]) -> list[str]:
     """The chosen compositions on the unseen domains themselves, beside FedAvg and the systems of the four papers."""
-    collection, group = records(f"compose/{name}"), main_group(name)
-    if collection is None or group is None:
+    collection = records(f"compose/{name}")
+    if collection is None:
         return ["", "The chosen compositions have not been trained on all sources yet."]
-    rows = [row for one in collection.groups for row in one.rows]
-    scores = {cell: v for row in rows for cell, v in row.scores().items() if best.get(cell[0]) == row.method}
-    beside = {row.label: row.scores() for row in group.rows if row.method in ("fedavg", *SYSTEMS) and not row.fields}
-    targets = [target for target in group.targets if any(cell[0] == target for cell in scores)]
-    head = ["unseen", "chosen", "its accuracy", *map(titled, beside)]
-    lines = ["", *top(head, 2)]
+    own = max(collection.groups, key=lambda group: sum(len(row.results) for row in group.rows))
+    others = records(name)
+    # Only runs under the same protocol, data and budget can stand beside them.
+    group = next((one for one in others.groups if one.condition == own.condition), None) if others else None
+    scores = {cell: v for row in own.rows for cell, v in row.scores().items() if best.get(cell[0]) == row.method}
+    rows = group.rows if group is not None else []
+    beside = {row.label: row.scores() for row in rows if row.method in ("fedavg", *SYSTEMS) and not row.fields}
+    targets = [target for target in best if any(cell[0] == target for cell in scores)]
+    lines = ["", *top(["unseen", "chosen", "its accuracy", *map(titled, beside)], 2)]
     for target in targets:
         cells = [target, best[target]]
-        for own in (scores, *beside.values()):
-            mean = summarise(v for cell, v in own.items() if cell[0] == target and cell in scores).mean
-            cells.append("-" if math.isnan(mean) else f"{mean:.1f}")
+        for some in (scores, *beside.values()):
+            told = summarise(v for cell, v in some.items() if cell[0] == target and cell in scores)
+            spread = "" if math.isnan(told.half_width) else f" ± {told.half_width:.1f}"
+            cells.append("-" if math.isnan(told.mean) else f"{told.mean:.1f}{spread}")
         lines.append(row_of(cells))
     seeds = sorted({cell[1] for cell in scores})
     lines += [
         "",
-        f"On the unseen domain itself, with the whole budget, seeds {', '.join(map(str, seeds))}. What was chosen:",
+        f"Accuracy in % on the unseen domain itself, with the whole budget of the protocol `{own.settings.protocol}`,",
+        f"seeds {', '.join(map(str, seeds))}; ± is half of the 95 % interval over seeds, from three on. What was chosen:",
         "",
     ]
-    for label, own in beside.items():
-        one = compare({"composed": scores, label: own}, label).get("composed")
-        if one is not None:
-            interval = "" if math.isnan(one.low) else f", 95 % interval over seeds {one.low:+.1f} to {one.high:+.1f}"
-            words = (
-                f"{one.difference:+.1f} points{interval}; ahead in {one.wins} of {one.pairs} pairs of target and seed"
-            )
-            lines.append(f"- against {titled(label)}: {words}")
-    return lines
+    found = {
+        label: one
+        for label, other in beside.items()
+        if (one := compare({"composed": scores, label: other}, label).get("composed")) is not None
+    }
+    for label, one in found.items():
+        interval = "" if math.isnan(one.low) else f", 95 % interval over seeds {one.low:+.1f} to {one.high:+.1f}"
+        words = f"{one.difference:+.1f} points{interval}; ahead in {one.wins} of {one.pairs} pairs of target and seed"
+        lines.append(f"- against {titled(label)}: {words}")
+    return [*lines, "", filled(_beats_all(found))]
+
+
+def _beats_all(found: Mapping[str, Comparison]) -> str:
+    """Is the choice by the sources ahead of the papers' systems?"""
+    systems = {label: one for label, one in found.items() if label != BASELINE}
+    if not systems:
+        return "No system of the four papers has been run under the same protocol yet."
+    behind = [titled(label) for label, one in systems.items() if one.difference <= 0]
+    open_yet = [titled(label) for label, one in systems.items() if one.difference > 0 and not one.low > 0]
+    if behind:
+        return (
+            f"**What the sources chose does not beat all of the papers' systems: it is not ahead of {_and(behind)}.**"
+        )
+    if open_yet:
+        return (
+            "**What the sources chose is ahead of every system of the four papers in the mean, but not beyond doubt: "
+            f"no interval is above zero against {_and(open_yet)}.**"
+        )
+    return "**What the sources chose beats every system of the four papers: each interval is above zero.**"
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -25,8 +26,14 @@ SYSTEMS = ("fedfd", "fedfd-a", "gperxan", "stablefdg", "fedadg")  # of the four 
 
 def records(name: str) -> Collection | None:
     folder = RECORDS / name
-    found = collect(folder) if folder.is_dir() else None
+    found = _collected(folder, folder.stat().st_mtime_ns) if folder.is_dir() else None
     return found if found is not None and found.groups else None
+
+
+@functools.cache
+def _collected(folder: Path, changed: int) -> Collection:
+    """Read once, and again when a run has come: a hundred parts of pages are made of the same few folders."""
+    return collect(folder)
 
 
 def main_group(name: str) -> Group | None:

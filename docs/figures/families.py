@@ -39,7 +39,7 @@ def main() -> None:
     years = range(FIRST, max(year for group in groups.values() for year in group) + 1)
     heights = {family: max(2, *map(len, group.values())) * LINE + 0.22 for family, group in groups.items()}
     total = sum(heights.values())
-    figure, axes = plt.subplots(figsize=(10.6, total * 1.02 + 0.7))
+    figure, axes = plt.subplots(figsize=(11.6, total * 1.02 + 0.7))
     top = 0.0
     for number, (family, group) in enumerate(groups.items()):
         colour, height = COLOURS[number % len(COLOURS)], heights[family]
@@ -53,7 +53,7 @@ def main() -> None:
                 axes.plot(year, y, "o", ms=6, mfc=face, mec=colour, mew=1.4)
                 axes.text(year + 0.11, y, card.name, va="center", color=INK, size=9)
         top += height
-    axes.set_xlim(FIRST - 3.2, max(years) + 1.0)
+    axes.set_xlim(FIRST - 3.2, max(years) + 1.15)
     axes.set_ylim(-top, 0)
     axes.set_xticks(list(years), [f"to {FIRST}" if year == FIRST else str(year) for year in years])
     axes.xaxis.tick_top()

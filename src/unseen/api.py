@@ -268,8 +268,10 @@ def audit(
 
     chosen = listed(attacks) if attacks is not None else None
     attacks_named(chosen)  # a wrong word is said before anything is trained
+    said = watcher.said if watcher is not None else lambda sentence: None
     if (directory is None) == (methods is None):
         raise UserError("Give the directory of a finished run, or --methods and --data, which makes the runs.")
+    made: dict[RunDirectory, PlannedRun] = {}
     if directory is not None:
         if settings or target is not None:
             raise UserError("A finished run has its own settings: leave out the others, or give --methods.")
@@ -281,19 +283,32 @@ def audit(
         planned = grid.plan_bench(
             {**settings, "methods": methods, "targets": target or _last_domain(settings), "seeds": [seed]}
         )
-        places = {}
+        for name, why in planned.left_out.items():
+            said(f"left out: {name}. {why}")
         for one in planned.runs:
             check_auditable(one.settings)
-            run = RunDirectory.of(one.settings, top)
-            carry_out(one, run, workers=workers, watcher=watcher)
-            places[run] = run.path / "audit"
-    found = []
+            made[RunDirectory.of(one.settings, top)] = one
+        places = {run: run.path / "audit" for run in made}
+    found, failed = [], []
     for number, (run, place) in enumerate(places.items(), start=1):
-        if watcher is not None and len(places) > 1:
-            watcher.said(f"audit {number} of {len(places)}: {run.path.name}")
-        found.append(audit_run(run, place, effort=effort, attacks=chosen, watcher=watcher))
+        if len(places) > 1:
+            said(f"audit {number} of {len(places)}: {run.path.name}")
+        try:
+            if run in made:
+                carry_out(made[run], run, workers=workers, watcher=watcher)
+            found.append(audit_run(run, place, effort=effort, attacks=chosen, watcher=watcher))
+        except UserError as error:  # of one run: the others are audited all the same
+            if len(places) == 1:
+                raise
+            failed.append(f"left out: {run.path.name}. {error}")
+            said(failed[-1])
+            continue
         if methods is not None or len(places) > 1:
             write_audit_tables(found, top)  # after each: a table of a long audit is there from the start
+    if not found:
+        raise UserError(f"None of the {len(places)} runs could be audited. The first: {failed[0]}")
+    for sentence in failed:
+        said(sentence)  # once more at the end, where it is read
     return found
 
 

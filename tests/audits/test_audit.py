@@ -18,6 +18,7 @@ from unseen.experiments.collect import collect
 from unseen.reports.audit import audit_grids, audit_section
 from unseen.reports.page import write_page
 from unseen.runs.directory import RunDirectory
+from unseen.runs.progress import Silent
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,28 @@ def test_wrong_words_are_said(run: RunDirectory, tmp_path: Path) -> None:
         unseen.audit(methods="fedavg", data="digits", secure=True, out=tmp_path)
     with pytest.raises(UserError, match="above 0"):
         unseen.audit(run.path, out=tmp_path, effort=0.0)
+
+
+def test_a_method_that_does_not_fit_the_net_is_left_out_with_a_sentence(tmp_path: Path) -> None:
+    """A prompt needs a transformer's tokens: the table has the others, and the sentence is said."""
+    small = {"data": "digits", "rounds": 1, "local_steps": 1, "batch_size": 4, "image_size": 16, "test_every": 0}
+    heard = Heard()
+    found = unseen.audit(
+        methods="promptfl,fedavg", out=tmp_path, effort=0.01, attacks="labels", workers=1, watcher=heard, **small
+    )
+    assert [audit.method for audit in found] == ["fedavg"]
+    assert any("left out: " in said and "promptfl" in said and "tokens" in said for said in heard.sentences)
+    assert (tmp_path / "audit-scores.md").exists()
+    with pytest.raises(UserError, match="tokens"):  # alone, it is an error
+        unseen.audit(methods="promptfl", out=tmp_path, effort=0.01, attacks="labels", workers=1, **small)
+
+
+class Heard(Silent):
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def said(self, sentence: str) -> None:
+        self.sentences.append(sentence)
 
 
 def made(label: str, value: float, beyond: str = "") -> AuditResult:

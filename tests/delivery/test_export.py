@@ -30,6 +30,7 @@ from unseen.data.pictures import decode
 from unseen.delivery import graph
 from unseen.delivery.pack import ModelFile, Thresholds
 from unseen.method import Method
+from unseen.nets import timm_backbones
 from unseen.nets.net import Net
 from unseen.nets.parts.branches import Branches
 from unseen.registry import parse, registered
@@ -42,13 +43,15 @@ CLOSE = 1e-5  # of probabilities
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_table_of_operators() -> Iterator[None]:
+def _quick_exports() -> Iterator[None]:
     """torch's exporter reads its operators anew at each call, which takes as long as the rest; one table serves all."""
     from torch.onnx._internal.exporter import _registration
 
     registry, patch = _registration.ONNXRegistry, pytest.MonkeyPatch()
     once = functools.cache(registry.from_torchlib)
     patch.setattr(registry, "from_torchlib", classmethod(lambda cls, *given, **words: once(*given, **words)))
+    # Two blocks of a transformer are exported as six are.
+    patch.setattr(timm_backbones.timm, "create_model", functools.partial(timm_backbones.timm.create_model, depth=2))
     yield
     patch.undo()
 

@@ -14,6 +14,7 @@ import pytest
 from tests.experiments.test_results_docs import script as script  # a fixture
 from tests.reports.runs import invent
 from unseen.core.errors import UserError
+from unseen.registry import registered
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 DOMAINS = ("ink", "street", "colour", "outline")
@@ -28,6 +29,11 @@ def compose(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(__import__("sys").modules, "unseen_compose", module)  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def one_line(text: str) -> str:
+    """Paragraphs without their line ends."""
+    return " ".join(text.split())
 
 
 class Runs(dict):  # type: ignore[type-arg]
@@ -64,14 +70,33 @@ def test_the_best_of_three_parts_that_compose_is_found(compose: ModuleType) -> N
     # rsc and mixup both own the loss; the others go together.
     worth = {"fedavg": 0.2, "fedprox": 0.21, "mixstyle": 0.24, "swad": 0.23, "rsc": 0.25, "mixup": 0.22, "ga": 0.1}
     runs = Runs(worth)
-    found = chosen(compose, "ink", runs, list(worth), kept=(5, 3, 2), joined=4, grown=2)
+    found = chosen(compose, "ink", runs, list(worth), kept=(5, 3, 2), stems=2, partners=3)
     assert [name for name, _ in found.ranked[1]] == ["rsc", "mixstyle", "swad", "mixup", "fedprox", "fedavg"]
     assert found.best[0] == "mixstyle+swad+rsc" and found.best[1] == pytest.approx(0.72)
     assert not any({"rsc", "mixup"} <= set(name.split("+")) for name, _ in runs)
     met = {pair for name, pair in runs if name == "ga"}
     assert len(met) == 1  # it was worst with the first source left out, and met no other
     assert len({pair for name, pair in runs if name == "fedavg"}) == 3  # what all are compared with meets all
-    assert found.looked == 7 + 5 + 1  # all; pairs of the best four but one; the only one of three parts
+    # All; rsc and mixstyle with three each, once where they meet; both best pairs have the same best third parts.
+    assert found.looked == 7 + 5 + len({name for name, _ in runs if name.count("+") == 2})
+
+
+def test_a_partner_that_clashes_takes_no_place(compose: ModuleType) -> None:
+    """Where the best methods all own the loss, the best one still meets parts that go with it."""
+    worth = {"fedavg": 0.2, "rsc": 0.5, "mixup": 0.49, "fedsr": 0.48, "selfreg": 0.47, "swad": 0.1, "mixstyle": 0.05}
+    runs = Runs(worth)
+    found = chosen(compose, "ink", runs, list(worth), kept=(4, 2, 1), stems=1, partners=2)
+    assert [name for name, _ in found.ranked[2]] == ["rsc+swad", "rsc+mixstyle"]
+    assert found.best[0] == "rsc+swad+mixstyle"
+    assert list(compose.grown(["gperxan"], ["guide", "swad"], ["gperxan", "guide", "swad"], 2)) == ["gperxan+swad"]
+
+
+def test_all_methods_are_all_but_those_that_are_left_out_with_a_reason(compose: ModuleType) -> None:
+    out = {name for names in compose.LEFT_OUT.values() for name in names}
+    every = compose.every_method()
+    assert every[0] == "fedavg" and len(set(every)) == len(every)
+    assert set(every) | out == set(registered()) and not set(every) & out
+    assert set(compose.METHODS) <= set(every)
 
 
 def test_accuracy_on_the_unseen_domain_is_never_read(compose: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +107,7 @@ def test_accuracy_on_the_unseen_domain_is_never_read(compose: ModuleType, monkey
     monkeypatch.setattr(compose, "parse", lambda name: known.get(name))
     worth = {"fedavg": 0.5, "for-ink": 0.1, "good": 0.6}
     runs = Runs(worth)
-    widths = {"kept": (3, 1, 1), "joined": 2, "grown": 1}
+    widths = {"kept": (3, 1, 1), "stems": 1, "partners": 1}
     assert chosen(compose, "ink", runs, list(worth), **widths).ranked[1][0] == ("good", pytest.approx(0.6))
     street = dict(chosen(compose, "street", runs, list(worth), **widths).ranked[1])
     assert street["for-ink"] == pytest.approx((1.0 + 0.1 + 0.1) / 3)
@@ -92,7 +117,7 @@ def test_one_that_failed_is_out(compose: ModuleType) -> None:
     worth = {"fedavg": 0.2, "mixstyle": 0.3, "swad": 0.4}
     runs = Runs(worth)
     runs["swad", frozenset({"ink", "colour"})] = None
-    found = chosen(compose, "ink", runs, list(worth), kept=(3, 2, 2), joined=3, grown=2)
+    found = chosen(compose, "ink", runs, list(worth), kept=(3, 2, 2), stems=2, partners=2)
     assert [name for name, _ in found.ranked[1]] == ["mixstyle", "fedavg"] and found.best[0] == "mixstyle"
 
 
@@ -113,8 +138,9 @@ def test_a_search_that_was_stopped_goes_on_from_its_record(
             done.append(f"{method} {sorted(pair)}")
 
         def outcome(self, method: str, pair: frozenset[str], job: None) -> dict[str, object]:
-            value = sum(worth[part] for part in method.split("+"))
-            return {"method": method, "without": sorted(pair), "accuracy": dict.fromkeys(sorted(pair), value)}
+            told = dict.fromkeys(sorted(pair), sum(worth[part] for part in method.split("+")))
+            fails = method == "swad" and "before" not in done
+            return {"method": method, "without": sorted(pair), "accuracy": None if fails else told, "why": "broke"}
 
     monkeypatch.setattr(compose, "Trials", Trials)
     monkeypatch.setattr(compose, "sweep", lambda *_, **__: None)
@@ -124,17 +150,21 @@ def test_a_search_that_was_stopped_goes_on_from_its_record(
         compose.main()
     kept = json.loads((tmp_path / "digits.json").read_text())
     assert len(kept["runs"]) == 7 and not any(found["finished"] for found in kept["found"])
+    good = [run for run in kept["runs"] if run["accuracy"]]
+    assert len(good) == 5 and "swad, without ink and street: failed: broke" in capsys.readouterr().out
     done.clear()
-    done.extend(["before"] * 8)  # the limit above does not hold any more
+    done.extend(["before"] * 8)  # the limit above does not hold any more, and nothing breaks
+    monkeypatch.setattr("sys.argv", ["compose.py", *words, "--again"])
     compose.main()
     whole = json.loads((tmp_path / "digits.json").read_text())
-    assert whole["runs"][:7] == kept["runs"] and all(found["finished"] for found in whole["found"])
+    assert whole["runs"][:5] == good and all(found["finished"] for found in whole["found"])
     # Three methods and one pair, each without every pair of domains: a run serves two targets.
-    assert len(whole["runs"]) == 4 * 6 and len(set(done)) == len(whole["runs"]) - 7 + 1
+    assert len(whole["runs"]) == 4 * 6 and len(set(done)) == len(whole["runs"]) - 5 + 1
     assert capsys.readouterr().out.count("mixstyle+swad, 70.0 % on left-out sources") == 4
-    monkeypatch.setattr("sys.argv", ["compose.py", *words, "--rounds", "9"])
-    with pytest.raises(UserError, match="move it away"):
-        compose.main()
+    for other in (["--rounds", "9"], ["--image-size", "16"], ["--weights", "net.safetensors"]):
+        monkeypatch.setattr("sys.argv", ["compose.py", *words, *other])
+        with pytest.raises(UserError, match="move it away"):
+            compose.main()
 
 
 def test_the_table_says_what_was_searched_and_what_was_found(
@@ -144,23 +174,67 @@ def test_the_table_says_what_was_searched_and_what_was_found(
     assert script.compose("digits").startswith("No search")
     invent(tmp_path / "out", {"fedavg": 0.5, "fedfd": 0.6}, targets=("ink", "street"))
     script.keep(tmp_path / "out", "digits")
-    run = {"without": ["ink", "street"], "accuracy": {"ink": 0.5, "street": 0.5}, "seconds": 90.0, "why": ""}
+    run = {
+        "method": "swad",
+        "without": ["ink", "street"],
+        "accuracy": {"ink": 0.5, "street": 0.5},
+        "seconds": 90.0,
+        "why": "",
+    }
     ranked = {"1": [["mixstyle", 0.7], ["fedavg", 0.5]], "2": [["mixstyle+swad", 0.75]]}
     value = {
         "version": 1,
-        "about": {"data": "digits", "rounds": 8, "seed": 0, "methods": ["fedavg", "mixstyle", "swad"]},
+        "about": {
+            "data": "digits",
+            "rounds": 8,
+            "seed": 0,
+            "methods": ["fedavg", "mixstyle", "swad"],
+            "widths": {"kept": [6, 3, 2], "stems": 3, "partners": 4},
+            "left_out": {"they need a vision transformer": ["fedins"]},
+        },
         "found": [{"target": t, "finished": t == "ink", "looked": 4, "ranked": ranked} for t in ("ink", "street")],
-        "runs": [run, run, {**run, "accuracy": None}],
+        "runs": [run, {**run, "method": "mixstyle+swad"}, {**run, "accuracy": None}],
     }
     (tmp_path / "records" / "compose").mkdir()
     (tmp_path / "records" / "compose" / "digits.json").write_text(json.dumps(value))
-    text = script.compose("digits")
+    text = one_line(script.compose("digits"))
     assert "| ink | mixstyle 70.0 | **mixstyle+swad 75.0** | - | 50.0 | 4 |" in text
-    assert "2 runs of 8 rounds each, seed 0, 3 minutes; 1 runs failed. **The search is not finished.**" in text
+    assert "1 methods, 1 pairs and 0 of three parts were tried, in 2 runs of 8 rounds each, seed 0, 3 minutes" in text
+    assert "1 runs failed." in text and "**The search is not finished.**" in text
+    assert "Methods: fedavg, mixstyle, swad." in text and "best 6, 3, 2 at the first left-out source" in text
+    assert "because they need a vision transformer: fedins." in text
+    wanted = text.partition("for want of time: ")[2]
+    assert "rsc" in wanted and "fedins" not in wanted.partition(".")[0] and "mixstyle" not in wanted.partition(".")[0]
     assert "have not been trained" in text
     invent(tmp_path / "final", {"mixstyle+swad": 0.65}, targets=("ink", "street"))
     script.keep(tmp_path / "final", "compose/digits")
-    text = script.compose("digits")
-    # Scores are score + t/100 + s/1000: 65.1 and 66.1, against 50.1 and 51.1.
-    assert "| ink | mixstyle+swad | 65.1 | 50.1 | 60.1 |" in text
+    text = one_line(script.compose("digits"))
+    # Scores are score + t/100 + s/1000: 65.0, 65.1 and 65.2, whose interval is 4.303 * 0.1 / sqrt(3) wide each way.
+    assert "| ink | mixstyle+swad | 65.1 ± 0.2 | 50.1 ± 0.2 | 60.1 ± 0.2 |" in text
     assert "- against FedAvg: +15.0 points" in text and "ahead in 6 of 6 pairs" in text
+    assert "beats every system of the four papers" in text
+
+
+def test_only_runs_under_the_same_protocol_stand_beside_a_composition(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path / "records")
+    invent(tmp_path / "out", {"fedavg": 0.5, "fedfd": 0.7}, targets=("ink",))
+    script.keep(tmp_path / "out", "digits")
+    invent(tmp_path / "final", {"swad": 0.65}, targets=("ink",))
+    script.keep(tmp_path / "final", "compose/digits")
+    value = {
+        "about": {"data": "digits", "rounds": 8, "seed": 0, "methods": ["fedavg", "swad"]},
+        "found": [{"target": "ink", "finished": True, "looked": 2, "ranked": {"1": [["swad", 0.7], ["fedavg", 0.5]]}}],
+        "runs": [],
+    }
+    (tmp_path / "records" / "compose" / "digits.json").write_text(json.dumps(value))
+    text = one_line(script.compose("digits"))
+    assert "| ink | swad | 65.1 ± 0.2 | 50.1 ± 0.2 | 70.1 ± 0.2 |" in text
+    assert "does not beat all of the papers' systems: it is not ahead of FedFD" in text
+    for run in (tmp_path / "records" / "compose" / "digits").glob("*/config.json"):
+        told = json.loads(run.read_text())
+        run.write_text(json.dumps(told | {"protocol": "pacs-quick"}))
+    text = one_line(script.compose("digits"))
+    assert "| ink | swad | 65.1 ± 0.2 |" in text and "FedFD" not in text
+    assert "under the same protocol yet" in text

@@ -147,12 +147,12 @@ DIGITS_VIT = replace(
 
 PACS = Protocol(
     name="pacs",
-    about="for small machines: PACS, MobileNetV2 with FedFD's neck at 112 px, one client per domain, ten minutes on one core",
+    about="for small machines: PACS, MobileNetV2 with FedFD's neck at 112 px, one client per domain, six minutes on one core",
     data=DataSettings(name="pacs", image_size=112, validation=0.15, in_domain_test=0.15),
     net=NetSettings(backbone="mobilenetv2_100", bottleneck=256, weights="imagenet"),
     plan=Plan(
         local_epochs=None,
-        rounds=10,
+        rounds=6,
         local_steps=30,
         batch_size=32,
         optimizer=OptimizerPlan(lr=0.01, momentum=0.9, weight_decay=0.0005, schedule="cosine"),

@@ -11,6 +11,7 @@ A protocol holds the same three parts, so that a run is a protocol with some of 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -155,9 +156,12 @@ class Settings:
         return tree_of(cls, value if version == VERSION else _from_flat(value))
 
 
+_hints = functools.cache(get_type_hints)  # which compiles every annotation anew, and a report reads hundreds of records
+
+
 def check_types(kind: type, value: Mapping[str, Any]) -> None:
     """JSON that has the right names and means nothing is an error here, and not where it is first counted with."""
-    for name, hint in get_type_hints(kind).items():
+    for name, hint in _hints(kind).items():
         if name in value and not _fits(hint, value[name]):
             raise ValueError(f"{name} is {str(value[name])[:40]!r}")
 
@@ -179,7 +183,7 @@ def _fits(hint: Any, value: object) -> bool:
 
 def tree_of(kind: type[T], value: Mapping[str, Any]) -> T:
     """A dataclass and those inside it from nested JSON; what is not there has its default."""
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     check_types(kind, value)
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     return kind(
