@@ -175,7 +175,7 @@ def _composed(name: str, best: Mapping[str, str]) -> list[str]:
     for label, one in found.items():
         interval = "" if math.isnan(one.low) else f", 95 % interval over seeds {one.low:+.1f} to {one.high:+.1f}"
         words = f"{one.difference:+.1f} points{interval}; ahead in {one.wins} of {one.pairs} pairs of target and seed"
-        lines.append(f"- against {titled(label)}: {words}")
+        lines.append(filled(f"- against {titled(label)}: {words}", "  "))
     return [*lines, "", filled(_beats_all(found))]
 
 

@@ -26,14 +26,19 @@ SYSTEMS = ("fedfd", "fedfd-a", "gperxan", "stablefdg", "fedadg")  # of the four 
 
 def records(name: str) -> Collection | None:
     folder = RECORDS / name
-    found = _collected(folder, folder.stat().st_mtime_ns) if folder.is_dir() else None
+    found = _collected(folder, _state_of(folder)) if folder.is_dir() else None
     return found if found is not None and found.groups else None
 
 
-@functools.cache
-def _collected(folder: Path, changed: int) -> Collection:
-    """Read once, and again when a run has come: a hundred parts of pages are made of the same few folders."""
+@functools.lru_cache(maxsize=32)
+def _collected(folder: Path, state: int) -> Collection:
+    """Read once, and again when a record has changed: a hundred parts of pages are made of the same few folders."""
     return collect(folder)
+
+
+def _state_of(folder: Path) -> int:
+    """Another number when a record came, went or changed."""
+    return hash(tuple((str(file), file.stat().st_mtime_ns) for file in sorted(folder.rglob("*"))))
 
 
 def main_group(name: str) -> Group | None:
