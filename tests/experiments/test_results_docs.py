@@ -53,6 +53,22 @@ def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monk
     assert not list((tmp_path / "records").rglob("*.safetensors"))
 
 
+@pytest.mark.parametrize(("validation", "shown"), [(0.93, "50.6 ± 0.1 |"), (0.96, "70.6 ± 0.1 (`gentle`) |")])
+def test_a_variant_stands_for_a_system_where_the_sources_clearly_prefer_it(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation: float, shown: str
+) -> None:
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path / "records")
+    invent(tmp_path / "out", {"fedavg": 0.4, "gperxan": 0.5})  # whose validation is 0.92
+    for run in invent(tmp_path / "out", {"gperxan": 0.7}, fields={"variant": "gentle"}):
+        file = run.path / "result.json"
+        told = json.loads(file.read_text())
+        told["validation_last"]["accuracy"] = validation
+        file.write_text(json.dumps(told))
+    script.keep(tmp_path / "out", "digits")
+    row = next(line for line in script.systems("digits").splitlines() if "gPerXAN" in line)
+    assert row.endswith(shown)
+
+
 def test_regret_is_of_the_recommended_method(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
