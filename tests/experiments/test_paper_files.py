@@ -12,6 +12,7 @@ import pytest
 from unseen.data.catalog import CATALOG, Dataset, Domain, load_index
 from unseen.data.domains import DomainIndex
 from unseen.data.split import partition, split
+from unseen.experiments.collect import Row, label_of
 from unseen.experiments.grid import plan_bench, read_file
 from unseen.experiments.published import TABLES
 from unseen.federation.client import epoch_cuts
@@ -96,6 +97,31 @@ def test_every_client_of_a_file_can_train(path: Path, monkeypatch: pytest.Monkey
             sizes = [cut.stop - cut.start for cut in epoch_cuts(count, run.plan)]
             assert all(2 <= size <= run.plan.batch_size + 1 for size in sizes)
             assert sum(sizes) == count if run.plan.keep_last else sum(sizes) > count / 2
+
+
+MAIN = {  # the papers' own systems, and the files of the tables that their published numbers are taken from
+    "fedfd-a": ["fedfd-table5"],
+    "gperxan": ["gperxan-table2", "gperxan-table2-office-home", "gperxan-table3", "gperxan-table4"],
+    "stablefdg": ["stablefdg-table1", "stablefdg-table1-digits", "stablefdg-table2", "stablefdg-table5"],
+    "fedadg": [f"fedadg-table{name}" for name in ("4-alexnet", "4-resnet18", "5-alexnet", "5-resnet18")]
+    + ["fedadg-table6-resnet18", "fedadg-table6-resnet50"],
+}
+
+
+@pytest.mark.parametrize(("system", "stem"), [(system, stem) for system, stems in MAIN.items() for stem in stems])
+def test_a_main_table_has_its_papers_system_as_published(
+    system: str, stem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A default that is not the paper's has no published number beside it, so the paper's own must be there too."""
+    monkeypatch.setattr(images, "load_index", catalog_index)
+    monkeypatch.setattr(planning, "content_of", lambda index: "")
+    plan = plan_bench(read_file(TOP / "benchmarks" / "paper" / f"{stem}.toml"))
+    found = []
+    for run in plan.runs[: len(plan.labels)]:  # one target, one seed
+        settings, remark = run.settings, run.method.about.remark
+        row = Row(plan.labels[label_of(settings, remark)], settings.method, dict(settings.fields))
+        found += [row.label] if settings.method == system and row.as_published and not remark else []
+    assert found
 
 
 def test_some_clients_of_the_papers_have_less_than_a_batch() -> None:
