@@ -130,7 +130,9 @@ def budget(name: str) -> str:
     for plan, result in sorted(found, key=lambda one: -one[0].rounds * one[0].local_steps * one[0].batch_size):
         numbers = [plan.rounds, plan.local_steps, plan.batch_size]
         scores = [result.validation_last.accuracy, result.in_domain_accuracy]
-        lines.append(row_of([*map(str, numbers), f"{math.prod(numbers):,}", *(f"{100 * score:.1f}" for score in scores)]))
+        lines.append(
+            row_of([*map(str, numbers), f"{math.prod(numbers):,}", *(f"{100 * score:.1f}" for score in scores)])
+        )
     return "\n".join(lines) + "\n"
 
 
