@@ -164,7 +164,11 @@ def test_a_file_has_every_system_of_its_table(path: Path) -> None:
 def test_tables_have_rows_to_be_found() -> None:
     """What the test above stands on."""
     found = {path.stem: published_rows(path) for path in FILES}
-    assert len(found["fedfd-table5"]) == 21 and len(found["gperxan-table2"]) == 8 and len(found["fedadg-table5-alexnet"]) == 3
+    assert (
+        len(found["fedfd-table5"]) == 21
+        and len(found["gperxan-table2"]) == 8
+        and len(found["fedadg-table5-alexnet"]) == 3
+    )
 
 
 def test_what_the_files_had_wrong_once() -> None:
