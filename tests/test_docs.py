@@ -16,6 +16,7 @@ import pytest
 import typer
 
 from unseen.cli import app
+from unseen.methods import FAMILIES, by_family
 from unseen.registry import registered
 from unseen.reports.names import TITLES
 
@@ -158,6 +159,15 @@ def test_every_method_has_a_page_a_name_and_its_numbers_there() -> None:
         assert name in TITLES, f"{name} has no name for tables"
         assert sum(f"<!-- results: method {name} digits pacs -->" in text for text in pages.values()) == 1, name
         assert f"| [`{name}`](" in listed, name
+
+
+def test_the_map_of_the_field_is_in_the_order_of_the_list() -> None:
+    """By idea, and within an idea by year, as `unseen methods` prints them. A composed method stands among its parts."""
+    text = (ROOT / "docs/methods/index.md").read_text()
+    for family, cards in by_family().items():
+        part = text.partition(f"\n## {FAMILIES[family]}\n")[2].partition("\n## ")[0]
+        listed = re.findall(r"^\| \[`([^`+]+)`\]", part, re.MULTILINE)
+        assert listed == [card.name for card in cards if card.name in registered()], FAMILIES[family]
 
 
 # The methods of the benchmark nearest to ours, as it names them.

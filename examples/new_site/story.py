@@ -67,7 +67,9 @@ def story(work: Path, settings: dict[str, Any]) -> None:
     subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
     with table.open() as file:
         rows = {row["image"]: row for row in csv.DictReader(file)}
-    apart = max(abs(float(rows[one.image][f"p({name})"]) - p) for one in answers for name, p in one.probabilities.items())
+    apart = max(
+        abs(float(rows[one.image][f"p({name})"]) - p) for one in answers for name, p in one.probabilities.items()
+    )
     say(f"packed: python predict.py IMAGES; its probabilities differ by at most {apart:.0e}")
 
     told = {"said": said, "answers": len(answers), "unlike": unlike, "apart": apart, "model": fitted.directory.name}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,13 @@ import pytest
 from unseen.data.catalog import CATALOG, Dataset, Domain, load_index
 from unseen.data.domains import DomainIndex
 from unseen.data.split import partition, split
+from unseen.experiments.collect import Row, label_of
 from unseen.experiments.grid import plan_bench, read_file
-from unseen.experiments.published import TABLES
+from unseen.experiments.published import SYSTEMS, TABLES
 from unseen.federation.client import epoch_cuts
+from unseen.methods.fedfd import FedFD
+from unseen.methods.gperxan import GPerXAN
+from unseen.registry import parse
 from unseen.runs import images, planning
 from unseen.runs.protocols import protocol_named
 
@@ -96,6 +101,95 @@ def test_every_client_of_a_file_can_train(path: Path, monkeypatch: pytest.Monkey
             sizes = [cut.stop - cut.start for cut in epoch_cuts(count, run.plan)]
             assert all(2 <= size <= run.plan.batch_size + 1 for size in sizes)
             assert sum(sizes) == count if run.plan.keep_last else sum(sizes) > count / 2
+
+
+MAIN = {  # the papers' own systems, and the files of the tables that their published numbers are taken from
+    "fedfd-a": ["fedfd-table5"],
+    "gperxan": ["gperxan-table2", "gperxan-table2-office-home", "gperxan-table3", "gperxan-table4"],
+    "stablefdg": ["stablefdg-table1", "stablefdg-table1-digits", "stablefdg-table2", "stablefdg-table5"],
+    "fedadg": [f"fedadg-table{name}" for name in ("4-alexnet", "4-resnet18", "5-alexnet", "5-resnet18")]
+    + ["fedadg-table6-resnet18", "fedadg-table6-resnet50"],
+}
+
+
+@pytest.mark.parametrize(("system", "stem"), [(system, stem) for system, stems in MAIN.items() for stem in stems])
+def test_a_main_table_has_its_papers_system_as_published(
+    system: str, stem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A default that is not the paper's has no published number beside it, so the paper's own must be there too."""
+    monkeypatch.setattr(images, "load_index", catalog_index)
+    monkeypatch.setattr(planning, "content_of", lambda index: "")
+    plan = plan_bench(read_file(TOP / "benchmarks" / "paper" / f"{stem}.toml"))
+    found = []
+    for run in plan.runs[: len(plan.labels)]:  # one target, one seed
+        settings, remark = run.settings, run.method.about.remark
+        row = Row(plan.labels[label_of(settings, remark)], settings.method, dict(settings.fields))
+        found += [row.label] if settings.method == system and row.as_published and not remark else []
+    assert found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_stablefdg_has_30_clients_wherever_it_does_not_say_otherwise(path: Path) -> None:
+    """DomainNet has five source domains where the others have three: ten clients each would be 50."""
+    given = read_file(path)
+    if not given["protocol"].startswith("stablefdg") or "participation" in given:  # Tables 4a, 7 and 17 change it
+        return
+    index = catalog_index(given["data"], None)
+    rule = given.get("partition") or protocol_named(given["data"], given["protocol"]).data.partition
+    for target in index.domains[:1] if len(index) > 100_000 else index.domains:
+        assert len(partition(index, index.sources(target), rule, seed=0)) == 30
+
+
+def published_rows(path: Path) -> set[str]:
+    """The federated systems of the table that a file is named after, by our names; none where it has none of them."""
+    paper, _, number = path.stem.partition("-table")
+    given = read_file(path)
+    backbone = given.get("backbone") or protocol_named(given["data"], given["protocol"]).net.backbone
+    return {
+        SYSTEMS[row.system]
+        for table in TABLES
+        if table.paper.lower().removesuffix("-a") == paper and table.data == given["data"]
+        if table.backbone == backbone and table.table == f"Table {number.partition('-')[0]}"
+        for row in table.rows
+        if row.system in SYSTEMS and not row.centralised
+    }
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if "-centralized" not in path.stem], ids=lambda p: p.stem)
+def test_a_file_has_every_system_of_its_table(path: Path) -> None:
+    methods = {word if isinstance(word, str) else word["name"] for word in read_file(path)["methods"]}
+    assert published_rows(path) <= methods
+
+
+def test_tables_have_rows_to_be_found() -> None:
+    """What the test above stands on."""
+    found = {path.stem: published_rows(path) for path in FILES}
+    assert (
+        len(found["fedfd-table5"]) == 21
+        and len(found["gperxan-table2"]) == 8
+        and len(found["fedadg-table5-alexnet"]) == 3
+    )
+
+
+def test_what_the_files_had_wrong_once() -> None:
+    def file(stem: str) -> dict[str, Any]:
+        return read_file(TOP / "benchmarks" / "paper" / f"{stem}.toml")
+
+    def chosen(stem: str) -> list[tuple[str, dict[str, Any]]]:
+        words = file(stem)["methods"]
+        return [(word, {}) if isinstance(word, str) else (word["name"], word.get("set", {})) for word in words]
+
+    # Table 3 has MixStyle in FedFD's place, and FedFD on the norms of BIN and DSON.
+    rows = chosen("fedfd-table3")
+    assert ("fedfd", {"second": "mixstyle"}) in rows and ("fedfd+bin", {}) in rows and ("fedfd+dson", {}) in rows
+    # Table 5 has both readings of Eq. 3; Table 6's prompts have the one of all other files.
+    assert {("fedfd-a", ""), ("fedfd-a", "paper")} <= {(m, f.get("variant", "")) for m, f in chosen("fedfd-table5")}
+    assert all(parse(name, fields).reduce == FedFD().reduce for name, fields in chosen("fedfd-table6")[-1:])  # type: ignore[attr-defined]
+    # AlexNet has no bottleneck in the code that FedFD is built on; Digits-DG has a net of its own.
+    assert file("fedfd-table8")["bottleneck"] == "none" and file("fedfd-table8")["backbone"] == "alexnet_bn"
+    assert file("stablefdg-table1-digits")["backbone"] == "convnet_dg"
+    # lambda is searched from 0 to 1 in steps of 0.25.
+    assert [f.get("guidance", GPerXAN().guidance) for _, f in chosen("gperxan-lambda")] == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
 def test_some_clients_of_the_papers_have_less_than_a_batch() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from tests import tiny_federation
 from tests.tiny_work import batch, make_work, tiny_net
 from unseen.core.errors import UserError
 from unseen.core.tensors import snapshot
@@ -492,6 +494,24 @@ def test_bases(name: str) -> None:
     assert kept(name, base="fedavg") == kept(f"fedavg+{name}", base="fedavg") == frozenset()
     assert kept(f"fedbn+{name}", base="fedavg") == kept(f"fedbn+{name}")
     assert registered()[name]().about.needs_full_state
+
+
+@pytest.mark.parametrize(
+    ("name", "neck", "alike"), [("fedfd", 6, True), ("fedfd-a", None, True), ("fedfd-a", 6, False)]
+)
+def test_where_the_base_matters_when_all_take_part(
+    name: str, neck: int | None, alike: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A client's own statistics enter the training in one place only: the neck's, in the adapters' pass."""
+    monkeypatch.setattr(tiny_federation, "tiny_net", lambda method: tiny_net(method, bottleneck=neck))
+    silobn, fedavg = (
+        tiny_federation.federation(parse(name, {"base": base}), tmp_path / base, rounds=2, local_steps=2)
+        for base in ("silobn", "fedavg")
+    )
+    silobn.run(), fedavg.run()
+    pairs = {key: (value, fedavg.server.state[key]) for key, value in silobn.server.state.items()}
+    apart = [key for key, (one, two) in pairs.items() if not torch.allclose(one.float(), two.float(), 1e-3, 1e-4)]
+    assert bool(apart) != alike and all(key.startswith(f"extras.{ADAPTERS}.") for key in apart)
 
 
 def test_composes_with_bases_and_penalties() -> None:

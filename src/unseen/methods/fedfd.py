@@ -84,6 +84,8 @@ def side_by_side(work: Work) -> Tensors:
 # --- diversification -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class FedFD(WithGlobalStatistics):
+    """FedFD: features diversified with global statistics must agree with the ordinary ones."""
+
     name: ClassVar[str] = "fedfd"
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "normalisation"
@@ -201,7 +203,7 @@ def untracked(net: nn.Module) -> Iterator[None]:
 # --- adaptation ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Adapter(WithGlobalStatistics):
-    """The instance feature adapter alone, on SiloBN (Table 3, c1). `fedfd+adapter` is `fedfd-a`."""
+    """The adapter alone: statistics interpolated per image at test time (Table 3, c1). `fedfd+adapter` is `fedfd-a`."""
 
     name: ClassVar[str] = "adapter"
     year: ClassVar[int] = 2024
@@ -353,7 +355,7 @@ def by_running_statistics(net: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class FedFDA(Adapter, FedFD):
-    """Both: the network on diversified features, the adapters in turn with it."""
+    """FedFD-A: both, the network on diversified features and the adapters in turn with it."""
 
     name: ClassVar[str] = "fedfd-a"
     year: ClassVar[int] = 2024

@@ -84,6 +84,15 @@ def test_geometry_moves_a_point_where_it_should() -> None:
     assert abs(angle) == pytest.approx(30, abs=1)
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_one_strength_for_all_images_is_that_of_each_to_the_bit(name: str) -> None:
+    x = images().contiguous(memory_format=torch.channels_last)
+    for strength in (0.0, 0.3, -0.7):
+        for_all = OPERATIONS[name](x, torch.full((1,), strength))
+        for_each = OPERATIONS[name](x, torch.full((len(x),), strength))
+        assert torch.equal(for_all, for_each) and for_all.stride() == for_each.stride()
+
+
 def test_every_image_draws_for_itself_and_strength_zero_is_nearly_nothing() -> None:
     x = images(16)
     one, two = (rand_augment(x, 2, 1 / 3, torch.Generator().manual_seed(seed)) for seed in (0, 0))

@@ -1,7 +1,8 @@
 """Changes of whole batches of images in [0, 1] that methods make: RandAugment's operations, random convolutions, tiles.
 
 Every draw is from the given generator, on the CPU, so all devices see the same ones. An operation of RandAugment takes
-images and a signed strength per image, from -1 to 1; those without a direction look at its size alone.
+images and signed strengths from -1 to 1, one for each image or one for all; those without a direction look at its size
+alone.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def equalize(x: Tensor, signed: Tensor) -> Tensor:
 
 def _warp(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
     """The image at x' = across . (x, y, 1) and y' = down . (x, y, 1), in [-1, 1]; black where there is none."""
-    grid = F.affine_grid(torch.stack([across, down], dim=1), list(x.shape), align_corners=False)
+    moves = torch.stack([across, down], dim=1)  # one for all images, or one for each
+    grid = F.affine_grid(moves, [len(moves), *x.shape[1:]], align_corners=False).expand(len(x), -1, -1, -1)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
@@ -171,7 +173,7 @@ def aug_mix(x: Tensor, rng: torch.Generator, severity: int = 3, chains: int = 3)
         changed = x
         for _ in range(int(dice.integers(1, 4))):
             strength = float(dice.integers(severity)) / BINS * (1 if dice.random() < 0.5 else -1)
-            changed = OPERATIONS[MIXED[int(dice.integers(len(MIXED)))]](changed, x.new_full((len(x),), strength))
+            changed = OPERATIONS[MIXED[int(dice.integers(len(MIXED)))]](changed, x.new_full((1,), strength))
         mixed = mixed + shares[:, chain, None, None, None] * changed
     return kept * x + (1 - kept) * mixed
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -75,9 +74,10 @@ def order_of(values: Tensor) -> Tensor:
     if values.device.type != "cpu" or values.dtype != torch.float32:
         return values.argsort(dim=-1, stable=True)
     bits = (values.contiguous() + 0.0).view(torch.int32)  # + 0.0: -0 has other bits than 0
-    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()  # integers in the order of the numbers
-    keys = (rising << 32) | torch.arange(values.shape[-1])
-    return torch.from_numpy(np.sort(keys.numpy(), axis=-1)) & 0xFFFFFFFF
+    rising = bits ^ (bits >> 31).bitwise_and_(0x7FFFFFFF)  # integers in the order of the numbers
+    keys = rising.long().bitwise_left_shift_(32).bitwise_or_(torch.arange(values.shape[-1]))
+    keys.numpy().sort(axis=-1)  # in place, as all else here: new memory costs as much as half of the sort
+    return keys.bitwise_and_(0xFFFFFFFF)
 
 
 class EFDMix(nn.Module):
