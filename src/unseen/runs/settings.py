@@ -156,7 +156,10 @@ class Settings:
         return tree_of(cls, value if version == VERSION else _from_flat(value))
 
 
-_hints = functools.cache(get_type_hints)  # which compiles every annotation anew, and a report reads hundreds of records
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Once for each kind: Python compiles every annotation anew, and a report reads hundreds of records."""
+    return get_type_hints(kind)
 
 
 def check_types(kind: type, value: Mapping[str, Any]) -> None:
