@@ -186,7 +186,7 @@ def _fits(hint: Any, value: object) -> bool:
 
 def tree_of(kind: type[T], value: Mapping[str, Any]) -> T:
     """A dataclass and those inside it from nested JSON; what is not there has its default."""
-    hints = _hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]  # a type can be hashed
     check_types(kind, value)
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     return kind(
