@@ -38,7 +38,7 @@ step() {
     } ;;
     9) "$unseen" bench --data digits --methods $best --targets street --seeds 0 --rounds 150 --workers 1 --out "$out/long/digits"
         [[ -d $shared/data/PACS ]] &&
-            "$unseen" bench "${pacs[@]}" --methods ${best/gperxan/stablefdg} --targets sketch --seeds 0 --rounds 50 --workers 1 --out "$out/long/pacs" ;;
+            "$unseen" bench "${pacs[@]}" --methods ${best/gperxan/stablefdg} --targets sketch --seeds 0 --rounds 30 --workers 1 --out "$out/long/pacs" ;;
     10) mkdir -p "$out/ablations" # what the flagship table has trained already is not trained again
         for own in "$out"/digits/digits-{street,outline}-*; do [[ -e $own ]] && cp -rn "$own" "$out/ablations/"; done
         "$unseen" bench --file "$paper/small-ablations.toml" $hardest --seeds 0-2 --workers 1 --out "$out/ablations" ;;
