@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,8 +51,8 @@ def deployment_of(
         raise UserError(
             f"--minimum-clients {chosen.plan.minimum_clients} is more than the {len(names)} sites; give a smaller one."
         )
-    if timeout <= 0:
-        raise UserError(f"--timeout must be above 0, not {timeout:g}.")
+    if not (timeout > 0 and math.isfinite(timeout)):
+        raise UserError(f"--timeout is a number of seconds above 0, not {timeout:g}.")
     deployment = Deployment(
         settings=chosen,
         sites=names,
