@@ -215,6 +215,7 @@ def test_a_site_file_says_what_is_wrong(tmp_path: Path, text: str, said: str) ->
     ("words", "said"),
     [
         (["--sites", "a b,c"], "--sites"),
+        (["--sites", "a,b,a"], 'names "a" twice'),
         (["--sites", "a,b", "--minimum-clients", "3"], "--minimum-clients"),
         (["--sites", "a,b", "--data", "pacs"], "--data folder"),
         (["--sites", "a,b", "--method", "fedavgg"], "fedavg"),

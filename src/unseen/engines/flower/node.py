@@ -52,7 +52,7 @@ from unseen.engines.flower.site_file import SiteFile
 
 BEAT = 10.0  # seconds between two heartbeats; the SuperLink holds a site for gone after 2 x 30
 SOON, LATE, PART = 0.1, 3.0, 0.05  # the pause between two looks: a part of the time since the last reply, within bounds
-FIRST = 0.5  # the first look after a reply: a part of the time after which orders came lately
+FIRST = 0.8  # the first look after a reply: a part of the time after which orders came lately
 LOST = 60.0  # seconds for the rest of an order, whose sender may have died
 HOLD = 75.0  # seconds in which a SuperLink may still hold the process before this one for connected
 TRIES = 6  # of one request, before it is given up
@@ -162,6 +162,7 @@ class SiteNode:
             make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
             make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run),
             return_type=Message,
+            max_concurrent_pulls=1,  # an order is announced before its parts are sent: one of them is waited for, not all
             max_time=LOST,
             initial_backoff=0.05,
             backoff_cap=2.0,

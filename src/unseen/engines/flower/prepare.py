@@ -32,9 +32,11 @@ def deployment_of(
     out: Path,
 ) -> Deployment:
     """Settings by their names on the command line, and what only a deployment has."""
-    names = tuple(sorted({name.strip() for name in sites if name.strip()}))
+    names = tuple(sorted(name.strip() for name in sites if name.strip()))
     if not names or not all(c.isalnum() or c in "-_" for name in names for c in name):
         raise UserError("--sites takes names of letters, digits, - and _, with commas: --sites aachen,bergen,cadiz.")
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise UserError(f'--sites names "{twice[0]}" twice; each site has a name of its own.')
     check_names(method)
     settings = dict(given)
     protocol = protocol_of(settings.pop("protocol", "pacs-quick"))
