@@ -26,6 +26,7 @@ RECORD = Path(__file__).parent / "results" / "attacks.json"
 FILES = (
     "tests/engines/test_flower_proxy.py",
     "tests/engines/test_flower_records.py",
+    "tests/engines/test_flower_replies.py",
     "tests/engines/test_flower_roll_call.py",
     "tests/engines/test_flower_own_affairs.py",
     "tests/federation/test_forms.py",

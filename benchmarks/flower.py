@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -47,6 +47,7 @@ class Row:
     engine: str
     first: float  # seconds from the start to the end of the first round
     seconds: float  # per round after it
+    cpu: dict[str, float] = field(default_factory=dict)  # CPU seconds per round, by process of a deployment
 
 
 class Clock(Silent):
@@ -71,11 +72,29 @@ def deployed(folder: Path, rounds: int) -> Row:
     try:
         federation.open()
         run = federation.begin()
+        watch(times, lambda: len(federation.rounds()), 1)
+        before = cpu_seconds(federation)
+        watch(times, lambda: len(federation.rounds()), rounds - 1)
+        after = cpu_seconds(federation)  # before the last round: then the ServerApp ends
         watch(times, lambda: len(federation.rounds()), rounds)
         federation.finish(run)
     finally:
         federation.close()
-    return row("deployment (TLS, keys, nginx, 3 sites, 1 machine)", began, times)
+    per_round = {name: round((after[name] - spent) / (rounds - 2), 2) for name, spent in before.items()}
+    return replace(row("deployment (TLS, keys, nginx, 3 sites, 1 machine)", began, times), cpu=per_round)
+
+
+def cpu_seconds(federation: Federation) -> dict[str, float]:
+    """CPU seconds so far, by process; the sites together."""
+    processes = [(name, one.pid) for name, one in federation.processes.items()]
+    processes += [("ServerApp", process) for process in federation.server_apps()]
+    found: dict[str, float] = {}
+    for name, process in processes:
+        words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        label = {"superlink": "SuperLink"}.get(name, "sites together" if name.startswith("node-") else name)
+        ticks = int(words[11]) + int(words[12])  # in user and in system mode
+        found[label] = found.get(label, 0.0) + ticks / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def trial(folder: Path, rounds: int) -> Row:
@@ -108,7 +127,7 @@ def watch(times: list[float], done: Any, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="3 or more")
     parser.add_argument(
         "--no-simulation", action="store_true", help="without Ray, which does not start on a busy machine"
     )
@@ -136,6 +155,7 @@ def main() -> None:
         "megabytes": megabytes,
         "cores": os.cpu_count(),
         "load": load,
+        "nice": os.nice(0),
     }
     write_json(RECORD, {**record, "rows": [asdict(one) for one in rows]})
     for one in rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,7 @@ def flower(name: str) -> str:
         return "No record yet: `python -m benchmarks.flower`.\n"
     base = record["rows"][0]["seconds"]
     busy = "otherwise idle" if record["load"] is None else f"load {record['load']:.1f} before it began"
+    busy += f", niceness {record['nice']}" if record.get("nice") else ""
     lines = top(["engine", "s per round", "overhead", "first round after"])
     for row in record["rows"]:
         over = f"{row['seconds'] - base:.2f} s" if "poc" not in row["engine"] and row["seconds"] != base else ""
@@ -100,9 +102,14 @@ def flower(name: str) -> str:
     notes = [
         f"{record['megabytes']} MB up per client and round; median of {record['rounds'] - 1} rounds; "
         f"{record['cores']} cores, {busy}.",
+        *(f"CPU seconds per round of the deployment: {_each(row['cpu'])}." for row in record["rows"] if row.get("cpu")),
         f"`python -m benchmarks.flower`, commit {record['commit']}.",
     ]
     return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def _each(seconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in sorted(seconds.items(), key=lambda pair: -pair[1]))
 
 
 def audit(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import math
 import pkgutil
 import sys
 import types as pytypes
@@ -132,8 +133,11 @@ def convert(kind: type[Method], field_name: str, raw: object) -> object:
     """A value from the command line or from JSON, as the field's type."""
     hint = typing.get_type_hints(kind)[field_name]
     try:
-        return options.convert(hint, raw)
+        value = options.convert(hint, raw)
     except (ValueError, TypeError):
         raise UserError(
             f'"{raw}" does not fit the field {field_name} of {kind.name}: it takes {options.spelled(hint)}.'
         ) from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"The field {field_name} of {kind.name} must be a finite number, not {raw}.")
+    return value

@@ -40,6 +40,10 @@ from unseen.runs.directory import RunDirectory, directory_for
         (["--partition", "iid:1.5"], ["iid:1.5"]),
         (["--partition", "dirichlet:99999999:0.1"], ["dirichlet:99999999:0.1"]),
         (["--partition", "mixed:99999999:0.1"], ["mixed:99999999:0.1"]),
+        (["--method", ""], ['no method ""']),  # as a script whose variable is empty gives it
+        (["--method", "fedprox", "--set", "mu=nan"], ["mu of fedprox", "finite"]),
+        (["--method", "fedprox", "--set", "mu=inf"], ["mu of fedprox", "finite"]),
+        (["--out", "x" * 5000], ["could not be written"]),
     ],
 )
 def test_huge_and_odd_numbers(words: list[str], parts: list[str]) -> None:
@@ -52,7 +56,9 @@ def test_huge_and_odd_numbers(words: list[str], parts: list[str]) -> None:
 @pytest.mark.parametrize(
     "toml",
     ["methods = 5\n", "methods = [5]\n", "methods = true\n", 'methods = "fedavg"\nseeds = {a = 1}\n',
-     'methods = "fedavg"\ntargets = 3\n', 'methods = "fedavg"\nrounds = [1]\n', 'methods = {fedavg = 1}\n', "\x00\x01"],
+     'methods = "fedavg"\ntargets = 3\n', 'methods = "fedavg"\nrounds = [1]\n', 'methods = {fedavg = 1}\n', "\x00\x01",
+     "a = " + "[" * 100_000, 'methods = "fedavg"\nrounds = ' + "9" * 5000],
+    ids=range(10),
 )  # fmt: skip
 def test_a_bench_file_with_wrong_types(toml: str, tmp_path: Path) -> None:
     (tmp_path / "bench.toml").write_text(toml)
@@ -70,6 +76,13 @@ def test_a_loop_of_links_among_the_images(tmp_path: Path) -> None:
             found = CliRunner().invoke(app, [*words, "--data", "folder", "--root", str(root)])
             assert found.exit_code in (0, 2), (words, found.output)
             assert not isinstance(found.exception, OSError), (words, found.exception)
+
+
+def test_a_folder_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    with attempt("words"):
+        assert "could not be read" in refused(
+            "run", "--data", "folder", "--root", "/proc/self", "--target", "fd", *SMALL
+        )
 
 
 def test_names_of_250_letters_work(tmp_path: Path) -> None:

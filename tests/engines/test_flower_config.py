@@ -178,12 +178,30 @@ def test_the_containers_name_what_is_there(tmp_path: Path) -> None:
     assert coordinator["services"]["superlink"]["ports"] == ["8443:8443"]  # the proxy's port, not the SuperLink's
 
 
+def test_a_path_that_nginx_would_read_as_its_own_is_refused(tmp_path: Path) -> None:
+    for name in ("my app", "app;", "app$(x)", "app{"):
+        done = CliRunner().invoke(app, ["flower", "init", str(tmp_path / name), "--sites", "a,b", *SMALL])
+        assert done.exit_code == 2 and "give another folder" in done.output
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("host", ["a b", "a\nb", "", "ü.example", "x" * 300])
+def test_a_host_that_is_none_gets_no_certificate(host: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--host"):
+        write_keys(tmp_path, ["a"], ["localhost", host])
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('key = "k"\nsite = "a"\nfolder = "f"\n', 'no "superlink"'),
         ('superlink = "h:1"\nkey = "k"\nsite = "a"\nfolder = "f"\nepsilno = 1\n', "epsilon"),
-        ("superlink = ", "could not be read"),
+        ("superlink = ", "not valid TOML"),
+        ("superlink = " + "[" * 100_000, "nested too deeply"),
+        ("threads = " + "9" * 5000, "not valid TOML"),
+        ('superlink = "h:1"\nkey = true\nsite = "a"\nfolder = "f"\n', '"key"'),
+        ('superlink = "h:1"\nkey = "k"\nsite = ["a"]\nfolder = "f"\n', '"site"'),
     ],
 )
 def test_a_site_file_says_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
@@ -197,6 +215,7 @@ def test_a_site_file_says_what_is_wrong(tmp_path: Path, text: str, said: str) ->
     ("words", "said"),
     [
         (["--sites", "a b,c"], "--sites"),
+        (["--sites", "a,b,a"], 'names "a" twice'),
         (["--sites", "a,b", "--minimum-clients", "3"], "--minimum-clients"),
         (["--sites", "a,b", "--data", "pacs"], "--data folder"),
         (["--sites", "a,b", "--method", "fedavgg"], "fedavg"),
@@ -205,6 +224,12 @@ def test_a_site_file_says_what_is_wrong(tmp_path: Path, text: str, said: str) ->
         (["--sites", "a,b", "--method", "doprompt", *SMALL], "transformer"),
         (["--sites", "a,b", *SMALL, "--weights", "nowhere.safetensors"], "nowhere.safetensors"),
         (["--sites", "a,b", *SMALL, "--allow-network", "everyone"], "--allow-network"),
+        (["--sites", "a,b", *SMALL, "--host", "fl.example.org\nallow all;"], "--host"),
+        (["--sites", "a,b", *SMALL, "--host", ""], "--host"),
+        (["--sites", "a,b", *SMALL, "--port", "99999999"], "--port"),
+        (["--sites", "a,b", *SMALL, "--link-port", "0"], "--link-port"),
+        (["--sites", "a,b", *SMALL, "--timeout", "nan"], "--timeout"),
+        (["--sites", "a,b", *SMALL, "--timeout", "inf"], "--timeout"),
     ],
 )
 def test_init_says_what_is_wrong(tmp_path: Path, words: list[str], said: str) -> None:

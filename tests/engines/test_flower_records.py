@@ -153,6 +153,13 @@ BAD = {
     "form is a number": (told(state_form=5), "names and shapes"),
     "negative shape": (form(["w", "float32", [-2, -3]], FINE[1]), "names and shapes"),
     "too many axes": (form(["w", "float32", [2, 3, *[1] * 20]], FINE[1]), "names and shapes"),
+    "a name of a megabyte": (form(["w" * 2**20, "float32", [2, 3]], FINE[1]), "names and shapes"),
+    "a metric whose name is a megabyte": (told(metrics=json.dumps({"m" * 2**20: "x"})), "its metric"),
+    "a shape of fractions": (form(["w", "float32", [2.0, 3.0]], FINE[1]), "names and shapes"),
+    "a shape of truth": (form(["w", "float32", [True, 6]], FINE[1]), "names and shapes"),
+    "a form that is an object": (told(state_form='{"w": "float32"}'), "names and shapes"),
+    "a number of endless digits": (told(state_form=f'[["w", "float32", [{"9" * 5000}]]]'), "names and shapes"),
+    "a round that is true": (told(round=True), "round"),
     "a name twice": (form(FINE[0], FINE[1], ["n", "int64", [0]]), "names and shapes"),
     "too much": (form(["w", "float32", [2, 2]], FINE[1]), "24 bytes, and 32"),
     "too little": (form(["w", "float32", [2, 3000000]], FINE[1]), "bytes, and 32"),
@@ -176,8 +183,10 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_reply_that_is_none_is_refused_by_a_sentence(case: str) -> None:
     content, word = BAD[case]
-    with attempt("form"), pytest.raises(Unreadable, match=word):
-        read_reply("east", content)
+    with attempt("form"):
+        with pytest.raises(Unreadable, match=word) as refused:
+            read_reply("east", content)
+        assert len(str(refused.value)) <= packing.MOST_LETTERS
 
 
 WRONG_HELLOS = {
@@ -198,3 +207,5 @@ def test_a_wrong_hello_keeps_its_node_out_and_harms_nobody(what: str) -> None:
     fine = RecordDict({"hello": ConfigRecord({"site": "east", "classes": ["cat", "dog"]})})
     assert read_hello(fine) == Hello("east", ("cat", "dog"))
     assert read_hello(RecordDict({"hello": ConfigRecord({"sentence": "No folder."})})).sentence == "No folder."
+    endless = RecordDict({"hello": ConfigRecord({"sentence": "no " * 10**6})})
+    assert len(read_hello(endless).sentence) == packing.MOST_LETTERS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import time
-import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from rich.text import Text
 from unseen.cli.options import WHAT, with_settings
 from unseen.cli.screen import errors, print_json, print_table, results
 from unseen.core.errors import UserError
+from unseen.core.files import read_toml
 from unseen.core.plan import HOW
 
 if TYPE_CHECKING:
@@ -277,4 +277,7 @@ def _sites_of(folder: Path) -> list[str]:
     project = folder / "pyproject.toml"
     if not project.exists():
         raise UserError(f"{folder} is no app: it has no pyproject.toml; write one with `unseen flower init`.")
-    return str(tomllib.loads(project.read_text())["tool"]["flwr"]["app"]["config"]["sites"]).split(",")
+    try:
+        return str(read_toml(project)["tool"]["flwr"]["app"]["config"]["sites"]).split(",")
+    except (KeyError, TypeError):
+        raise UserError(f"{project} names no sites; write it anew with `unseen flower init`.") from None

@@ -80,7 +80,17 @@ def run(
     """
     if resume is None:
         place = out or Path("runs")
-        run_all(target or "", method or "fedavg", field or [], seed, settings, place, workers, log or [], as_json)
+        run_all(
+            target or "",
+            "fedavg" if method is None else method,
+            field or [],
+            seed,
+            settings,
+            place,
+            workers,
+            log or [],
+            as_json,
+        )
         return
     given = {**settings, "target": target, "method": method, "set": field, "seed": seed, "out": out}
     if words := [name for name, value in given.items() if value]:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ def atomic(path: Path, mode: int = 0o644) -> Iterator[Path]:
 
 # A full, read-only or forbidden disk is the user's to mend, wherever it is met; any other error is a bug to be seen.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-USERS = FULL | {errno.EROFS, errno.EACCES, errno.EPERM}
+USERS = FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
 
 
 def disk_error(path: Path | str, error: OSError, advice: str = "run the same command again") -> UserError:
@@ -74,10 +75,22 @@ def read_json(path: Path) -> Any:
         raise UserError(f"There is no file {path}.") from None
     except OSError as error:
         raise UserError(f"{path} could not be read ({error.strerror}).") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # also a number of thousands of digits, and text that is nested too deeply
         raise UserError(
             f"{path} is not valid JSON; it may be cut off. Delete it and run the same command again."
         ) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A file that people write."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} could not be read ({error.strerror}).") from None
+    except RecursionError:
+        raise UserError(f"{path} is not valid TOML: it is nested too deeply.") from None
+    except ValueError as error:  # also text that is not UTF-8, and a number of thousands of digits
+        raise UserError(f"{path} is not valid TOML: {error}.") from None
 
 
 SEAL = "digest"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,15 +103,25 @@ def leads_to(kind: Callable[[], bool]) -> bool:
         return False
 
 
+@contextmanager
+def opened(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """The entries of a folder; an error for people if it cannot be read, or is gone meanwhile."""
+    try:
+        with os.scandir(folder) as entries:
+            yield entries
+    except OSError as error:
+        raise UserError(f"The folder {folder} could not be read ({error.strerror}).") from None
+
+
 def subfolders(folder: Path) -> list[str]:
     """The visible folders in a folder, sorted."""
-    with os.scandir(folder) as entries:
+    with opened(folder) as entries:
         return sorted(e.name for e in entries if not e.name.startswith(".") and leads_to(e.is_dir))
 
 
 def images_in(folder: Path) -> list[str]:
     """The visible images in a folder, sorted by the code points of their names: the same order on every machine."""
-    with os.scandir(folder) as entries:
+    with opened(folder) as entries:
         return sorted(
             e.name
             for e in entries

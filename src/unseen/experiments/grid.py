@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from unseen.core.errors import UserError, nearest
-from unseen.core.files import read_json, write_json
+from unseen.core.files import read_json, read_toml, write_json
 from unseen.experiments.collect import label_of
 from unseen.experiments.sweep import Job, Watching, make_jobs, sweep
 from unseen.experiments.tune import Choices, Trial, as_chosen
@@ -91,13 +90,7 @@ def _chosen(run: PlannedRun, choices: Choices | None, plan: BenchPlan) -> list[P
 
 def read_file(path: Path) -> dict[str, Any]:
     """A bench as TOML: the names of the command line, with lists where that has commas."""
-    try:
-        found = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"{path} could not be read ({error.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid TOML: {error}.") from None
-    return {name.replace("-", "_"): value for name, value in found.items() if name != "about"}
+    return {name.replace("-", "_"): value for name, value in read_toml(path).items() if name != "about"}
 
 
 def _needed(value: Any, name: str) -> list[Any]:

@@ -9,7 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import ServerApp
+from flwr.superlink.grid.http_grid import HttpGrid
 
 import unseen
 from unseen.core.errors import UserError
@@ -19,8 +20,9 @@ from unseen.core.types import ImageSet
 from unseen.core.words import plain
 from unseen.data.domains import index_site
 from unseen.engines.flower.config import Deployment
-from unseen.engines.flower.grid import FlowerEngine, ask_again_soon
+from unseen.engines.flower.grid import FlowerEngine
 from unseen.engines.flower.own_affairs import own_digests
+from unseen.engines.flower.replies import DeployedGrid, Post
 from unseen.engines.flower.status import StatusBoard
 from unseen.registry import parse
 from unseen.runs.directory import RunDirectory
@@ -69,10 +71,10 @@ class Lines:
 
 
 @app.main()  # type: ignore[untyped-decorator]
-def main(grid: Grid, context: Context) -> None:
+def main(grid: HttpGrid, context: Context) -> None:
     lines = Lines()
     try:
-        _run(Deployment.from_config(context.run_config), grid, lines)
+        _run(Deployment.from_config(context.run_config), DeployedGrid(grid), lines)
     except UserError as error:
         if lines.board is not None:
             lines.board.now.failed = str(error)
@@ -83,8 +85,7 @@ def main(grid: Grid, context: Context) -> None:
             lines.board.write()
 
 
-def _run(deployment: Deployment, grid: Grid, lines: Lines) -> None:
-    ask_again_soon()
+def _run(deployment: Deployment, grid: Post, lines: Lines) -> None:
     keep_secret()  # the sites know the run's seed: noise that the server adds must not come from it
     settings = deployment.fitting()
     directory = RunDirectory.of(settings, Path(deployment.out)).begin(settings)

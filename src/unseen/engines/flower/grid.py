@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from threading import Event
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import pull_objects
-from flwr.superlink.grid import http_grid
 
 from unseen.core.errors import UserError
 from unseen.core.types import ClientId, Order, Reply
@@ -26,10 +23,10 @@ from unseen.engines.flower.records import (
     read_reply,
     same,
 )
+from unseen.engines.flower.replies import Post
 from unseen.engines.flower.status import StatusBoard
 
 POLL, LONGEST = 0.1, 3.0  # seconds between two looks for replies; Flower's own loop always takes 3
-AGAIN, AGAIN_LONGEST = 0.05, 2.0  # seconds until a part of a reply that is still on its way is asked for again
 REMIND = 60.0  # seconds between two sentences about the same wait
 # Flower's codes for silence: order or reply expired, the node's heartbeat stopped, the process that had the task died.
 # Such a site is asked for a sign of life before it gets another order; every other error is an answer.
@@ -41,14 +38,6 @@ def rest(looked: float) -> None:
     time.sleep(min(max(POLL, 2 * (time.monotonic() - looked)), LONGEST))
 
 
-def ask_again_soon() -> None:
-    """For all grids of this process, which is a run's own.
-
-    A reply is announced before its parts are sent. Flower's grid waits 1 s, then 2, 4, ... for a part that is not there.
-    """
-    http_grid.pull_objects = partial(pull_objects, initial_backoff=AGAIN, backoff_cap=AGAIN_LONGEST)
-
-
 class FlowerEngine:
     """A deployment: sites come and go. Knows no method by name.
 
@@ -57,7 +46,7 @@ class FlowerEngine:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: Post,
         about: Mapping[str, str],
         sites: Sequence[ClientId],
         *,
@@ -203,7 +192,7 @@ class FlowerEngine:
 class RollCall:
     """Which node is which site: its registered name says so, and it is asked once, again after it fell silent."""
 
-    grid: Grid
+    grid: Post
     sites: frozenset[ClientId]
     said: Callable[[str], None]
     board: StatusBoard | None = None
@@ -237,7 +226,7 @@ class RollCall:
 
     def forget(self, site: ClientId) -> None:
         """A site that fell silent is there again when it answers."""
-        if (node := self._lost(site)) is not None and node in set(self.grid.get_node_ids()):
+        if (node := self._lost(site)) is not None and any(node == there.node_id for there in self.grid.get_nodes()):
             self._ask(node)
 
     def _lost(self, site: ClientId) -> int | None:

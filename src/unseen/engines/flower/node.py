@@ -29,26 +29,15 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, ErrorCode
-from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    no_object_id_recompute,
-)
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_confirm_message_received_fn_protobuf,
     make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import (
-    pull_and_inflate_object_from_tree,
-    push_objects,
-)
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry import RetryInvoker, exponential
@@ -57,12 +46,13 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from unseen.core.errors import UserError
 from unseen.core.platform import end_as_interrupted
+from unseen.engines.flower.replies import push_reply
 from unseen.engines.flower.site import SiteConfig, app
 from unseen.engines.flower.site_file import SiteFile
 
 BEAT = 10.0  # seconds between two heartbeats; the SuperLink holds a site for gone after 2 x 30
 SOON, LATE, PART = 0.1, 3.0, 0.05  # the pause between two looks: a part of the time since the last reply, within bounds
-FIRST = 0.5  # the first look after a reply: a part of the time after which orders came lately
+FIRST = 0.8  # the first look after a reply: a part of the time after which orders came lately
 LOST = 60.0  # seconds for the rest of an order, whose sender may have died
 HOLD = 75.0  # seconds in which a SuperLink may still hold the process before this one for connected
 TRIES = 6  # of one request, before it is given up
@@ -172,6 +162,7 @@ class SiteNode:
             make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
             make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run),
             return_type=Message,
+            max_concurrent_pulls=1,  # an order is announced before its parts are sent: one of them is waited for, not all
             max_time=LOST,
             initial_backoff=0.05,
             backoff_cap=2.0,
@@ -180,24 +171,7 @@ class SiteNode:
         context = Context(run, self._node.node_id, dict(self._place.node), RecordDict(), {})
         began = time.monotonic()
         reply = _answer(message, context, self._said)
-        self._send(reply, run, time.monotonic() - began)
-
-    def _send(self, reply: Message, run: int, seconds: float) -> None:
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            answer = self._client.PushMessages(
-                PushMessagesRequest(
-                    node=self._node,
-                    messages_list=[message_to_proto(remove_content_from_message(reply))],
-                    message_object_trees=[get_object_tree(reply)],
-                    clientapp_runtime_list=[seconds],
-                )
-            )
-            push_objects(
-                get_all_nested_objects(reply),
-                make_push_object_fn_protobuf(self._client.PushObject, self._node, run, answer.session_id),
-                object_ids_to_push=set(answer.objects_to_push),
-            )
+        push_reply(self._client, self._node, run, reply, time.monotonic() - began)
 
     def leave(self) -> None:
         """Say good-bye, so that the next process of this site is let in at once."""

@@ -21,13 +21,17 @@ from unseen.core.types import Tensors
 
 PIECE = 10 * 2**20  # bytes in one record: nginx.conf lets 16 MB through
 MOST_AXES = 16
+MOST_LETTERS = 500  # of what a site says
 REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64)
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8)
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*REAL, *WHOLE, torch.bool)}
 
 
 class Unreadable(Exception):
-    """A message that is not one: the sentence says what is wrong with it."""
+    """A message that is not one: the sentence says what is wrong with it. A site's own words in it may be megabytes."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence[:MOST_LETTERS])
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,7 @@ def _rows(form: object, kind: str) -> list[tuple[str, str, list[int]]]:
         rows = [(name, dtype, shape) for name, dtype, shape in json.loads(form)]  # type: ignore[arg-type]
         sound = all(
             isinstance(name, str)
+            and len(name) <= MOST_LETTERS
             and isinstance(dtype, str)
             and isinstance(shape, list)
             and len(shape) <= MOST_AXES

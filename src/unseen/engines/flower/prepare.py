@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +32,11 @@ def deployment_of(
     out: Path,
 ) -> Deployment:
     """Settings by their names on the command line, and what only a deployment has."""
-    names = tuple(sorted({name.strip() for name in sites if name.strip()}))
+    names = tuple(sorted(name.strip() for name in sites if name.strip()))
     if not names or not all(c.isalnum() or c in "-_" for name in names for c in name):
         raise UserError("--sites takes names of letters, digits, - and _, with commas: --sites aachen,bergen,cadiz.")
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise UserError(f'--sites names "{twice[0]}" twice; each site has a name of its own.')
     check_names(method)
     settings = dict(given)
     protocol = protocol_of(settings.pop("protocol", "pacs-quick"))
@@ -50,8 +53,8 @@ def deployment_of(
         raise UserError(
             f"--minimum-clients {chosen.plan.minimum_clients} is more than the {len(names)} sites; give a smaller one."
         )
-    if timeout <= 0:
-        raise UserError(f"--timeout must be above 0, not {timeout:g}.")
+    if not (timeout > 0 and math.isfinite(timeout)):
+        raise UserError(f"--timeout is a number of seconds above 0, not {timeout:g}.")
     deployment = Deployment(
         settings=chosen,
         sites=names,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, RecordDict
 
 from unseen.core.types import ClientId, Held, Kind, Order, Reply
-from unseen.engines.flower.packing import Packer, Unreadable, unpack
+from unseen.engines.flower.packing import MOST_LETTERS, Packer, Unreadable, unpack
 
 # Flower's three categories; the survey and the steps of secure aggregation are questions of ours.
 MESSAGE_TYPES: dict[Kind, str] = {
@@ -106,7 +106,7 @@ def read_hello(content: RecordDict) -> Hello:
     """A node's hello. Anything that is not one is a sentence, too."""
     answer = content.config_records.get("hello", {})
     if SENTENCE in answer:
-        return Hello(sentence=str(answer[SENTENCE]))
+        return Hello(sentence=str(answer[SENTENCE])[:MOST_LETTERS])
     site, classes = answer.get("site"), answer.get("classes")
     names = [site, *classes] if isinstance(classes, list) else []
     sound = 1 < len(names) <= MOST_CLASSES and all(isinstance(n, str) and 0 < len(n) <= LONGEST_NAME for n in names)

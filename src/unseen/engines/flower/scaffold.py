@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -28,6 +29,7 @@ SITE_KEY, SITE_CERTIFICATE = "site.key", "site.pem"  # in a site's package
 # Requests of one address at a time and per second. A site has at most four under way and asks ten times a second; on a
 # loopback trial, or behind one router, all sites come from one address.
 AT_A_TIME, PER_SECOND, FEWEST = 6, 40, 6
+PLAIN = "/._-+@~,="  # besides letters and digits, what a path may have in nginx.conf and a shell's script
 
 APP = {
     "pyproject.toml.txt": "pyproject.toml",
@@ -74,6 +76,14 @@ def write_app(
     folder = folder.expanduser().resolve()
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"The folder {folder} is not empty; give a new one.")
+    if not all(letter.isalnum() or letter in PLAIN for letter in str(folder)):
+        raise UserError(
+            f"The path {folder} has a space or a sign that nginx and shells read as their own; give another folder."
+        )
+    check_host(host)
+    for option, number in {"--port": port, "--link-port": link_port}.items():
+        if not 0 < number < 65536:
+            raise UserError(f"{option} is a number from 1 to 65535, not {number}.")
     together = max(FEWEST, len(deployment.sites))
     own_files = os.pathsep.join(map(str, listed_files()))
     values = {
@@ -115,6 +125,12 @@ def write_app(
     return written
 
 
+def check_host(host: str) -> None:
+    """An error unless it is a name or an address: it goes into files that other programs read."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f:.]+", host):
+        raise UserError(f'--host is a name or an address, as fl.example.org, not "{host}".')
+
+
 def _access(folder: Path, allow: Sequence[str], client_certificates: bool) -> str:
     """Lines of the proxy's server: who may send a request at all. Others are refused before their body is read."""
     lines = []
@@ -154,6 +170,8 @@ def write_keys(app: Path, sites: Sequence[str], hosts: Sequence[str] = ("localho
         raise UserError("Keys are made with the package cryptography: `pip install unseen[flower]`.") from None
     app = app.expanduser()
     folder = app / "keys"
+    for host in hosts:
+        check_host(host)
     if (folder / "ca.crt").exists():
         raise UserError(f"{folder} has keys already; delete it to make new ones, or give another folder.")
     now = datetime.datetime.now(datetime.UTC)

@@ -10,13 +10,13 @@ and the keys of the node config, which `site` reads (site, folder, keep, device,
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from unseen.core.errors import UserError, nearest
+from unseen.core.files import read_toml
 
 NAME = "site.toml"
 LINK = ("superlink", "key", "root-certificates", "certificate")
@@ -39,18 +39,17 @@ class SiteFile:
         """A site's folder, or its file."""
         path = place.expanduser()
         path = (path / NAME if path.is_dir() else path).resolve()
-        try:
-            given = tomllib.loads(path.read_text())
-        except FileNotFoundError:
-            raise UserError(f"There is no file {path}; `unseen flower init` writes one for every site.") from None
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} could not be read: {error}.") from None
+        if not path.exists():
+            raise UserError(f"There is no file {path}; `unseen flower init` writes one for every site.")
+        given = read_toml(path)
         for name in given:
             if name not in LINK + NODE:
                 raise UserError(f'{path} has an unknown key "{name}".{nearest(name, LINK + NODE)}')
         for name in ("superlink", "key", "site", "folder"):
             if not given.get(name):
                 raise UserError(f'{path} has no "{name}".')
+            if not isinstance(given[name], str):
+                raise UserError(f'"{name}" in {path} is text in quotes, not {given[name]}.')
 
         def found(name: str) -> Path | None:
             word = str(given.get(name) or "")
