@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -27,9 +28,21 @@ def proportion(successes: int, trials: int, chance: float | None = None, scale: 
     return Score(scale * share, scale * min(low, share), scale * max(high, share), chance)
 
 
-def of_100(successes: int, trials: int, candidates: int = 100) -> Score:
+def of_100(successes: int, trials: int, candidates: float = 100) -> Score:
     """Guesses that were right, of 100; chance is one of the candidates."""
     return proportion(successes, trials, 100.0 / candidates, 100.0)
+
+
+def candidates_of_a_class(labels: Tensor, victims: Sequence[Tensor]) -> float:
+    """Among how many candidates one guesses who knows the victims' labels and nothing else.
+
+    In a batch (of labels `victims[n]`) any of its images of the class is right, so that larger batches leave fewer.
+    """
+    shares = [
+        float((batch == label).sum()) / float((labels == label).sum()) for batch in victims for label in batch.unique()
+    ]
+    weights = [int((batch == label).sum()) for batch in victims for label in batch.unique()]
+    return 1 / float(np.average(np.minimum(shares, 1.0), weights=weights))
 
 
 def mean(values: ArrayLike, chance: float | None = None, least: float = -math.inf, most: float = math.inf) -> Score:

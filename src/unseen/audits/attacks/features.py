@@ -18,11 +18,12 @@ from torch import Tensor
 from unseen.audits.attack import Known, Observed, Truth, rows_of, update_of
 from unseen.audits.crossed import last_linear, model_entries
 from unseen.audits.findings import Finding, Plays
-from unseen.audits.measures import likeness, of_100
+from unseen.audits.measures import candidates_of_a_class, likeness, of_100
 from unseen.audits.record import Exchanged
 from unseen.core.types import Batch
 
 CANDIDATES = 100
+FEWEST = 32  # images, however small the effort: they are cheap
 
 
 def layer_input(weight_slope: Tensor, bias_slope: Tensor, row: int | None = None) -> Tensor:
@@ -37,7 +38,7 @@ class HeadFeatures:
     plays: ClassVar[Plays] = "coordinator"
 
     batches: Sequence[int] = (1, 4, 16)
-    trials: int = 20  # images
+    trials: int = 64  # images
 
     def fits(self, observed: Observed, known: Known) -> bool:
         found = last_linear(known.net)
@@ -51,14 +52,14 @@ class HeadFeatures:
     def _batches(self, size: int, one: Exchanged, pool: Batch, known: Known) -> Finding:
         alone = size == 1
         candidates = self._inputs(one, pool, known, alone)
-        hits = images = 0
-        for first in range(0, max(size, known.times(self.trials, 4)) // size * size, size):
+        hits, victims = 0, []
+        for first in range(0, known.times(self.trials, FEWEST) // size * size, size):
             rows = torch.arange(first, first + size) % len(pool)
+            victims.append(pool.y[rows])
             guesses = self._guesses(one, rows_of(pool, rows), known)
             nearest = likeness(guesses, candidates).argmax(1)
             for place, found in zip(rows.tolist(), nearest.tolist(), strict=True):
                 hits += found in rows.tolist() and int(pool.y[found]) == int(pool.y[place])
-                images += 1
         layer = last_linear(known.net)
         assert layer is not None
         return Finding(
@@ -66,8 +67,8 @@ class HeadFeatures:
             plays=self.plays,
             saw=f"the update of {layer[0]} after one step of {size}",
             real=False,
-            identified_of_100=of_100(hits, images, len(pool)),
-            words=f"1 step of {size}; first round, no augmentation, labels given.",
+            identified_of_100=of_100(hits, size * len(victims), candidates_of_a_class(pool.y, victims)),
+            words=f"1 step of {size}; first round, no augmentation, labels given; chance is a guess by the label alone.",
         )
 
     def _guesses(self, one: Exchanged, victim: Batch, known: Known) -> Tensor:
