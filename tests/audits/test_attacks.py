@@ -173,8 +173,9 @@ def test_norm_layers_tell_the_classes_of_a_site(method: str, tmp_path: Path) -> 
         reply = known.reply(rows_of(everything(images), images.y == label), one)
         guesses.append(attack.guess(replace(one, state=reply.state, report=reply.report), known)[label])
     assert min(guesses) > 0.6
-    (found,) = attack.attack(made.observed, made.known, made.truth)
+    found, *lent = attack.attack(made.observed, made.known, made.truth)
     assert found.real and 0 <= found.scores["images counted right"].value <= 1
+    assert [f.plays for f in lent] == (["site"] if method == "dson" else [])  # its branches go down to all
 
 
 # --- membership ------------------------------------------------------------------------------------------------------
@@ -373,3 +374,5 @@ def test_a_head_that_goes_up_as_a_row_is_attacked_too(tmp_path: Path) -> None:
     assert "head.bias" not in made.observed.first.state
     (one,) = HeadFeatures(batches=(1,)).attack(made.observed, made.known, made.truth)
     assert one.identified_of_100 is not None and one.identified_of_100.value > 50
+    counts = LabelCounts(batch=8).attack(made.observed, made.known, made.truth)
+    assert [(f.plays, f.real) for f in counts] == [("coordinator", False), ("coordinator", True), ("site", True)]

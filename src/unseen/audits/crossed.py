@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from unseen.audits.attack import Known, Observed
+from unseen.audits.findings import Finding
 from unseen.audits.record import Exchanged
 from unseen.core.types import Tensors
 from unseen.nets.net import Net
@@ -78,3 +80,10 @@ def handed_on(value: Tensor, briefs: Iterable[Mapping[str, Tensor]]) -> bool:
                 if flat.shape[1] == rows.shape[1] and bool((torch.cdist(rows[:1], flat) == 0).any()):
                     return True
     return False
+
+
+def lent(findings: list[Finding], observed: Observed, net: Net) -> list[Finding]:
+    """The same findings for a curious site, where every site is lent the others' own parts of the model."""
+    if not any(key in observed.first.received for key in net.state_of(Branches, part="rows")):
+        return []
+    return [replace(f, plays="site", words=f"{f.words} Every site is lent the others' parts.") for f in findings]

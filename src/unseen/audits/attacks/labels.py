@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unseen.audits.attack import Known, Observed, Truth, rows_of, update_of
-from unseen.audits.crossed import last_linear, model_entries
+from unseen.audits.crossed import last_linear, lent, model_entries
 from unseen.audits.findings import Finding, Plays
 from unseen.audits.measures import mean
 from unseen.audits.record import Exchanged
@@ -46,7 +46,8 @@ class LabelCounts:
         return found is not None and f"{found[0]}.bias" in model_entries(observed.first, known.net)
 
     def attack(self, observed: Observed, known: Known, truth: Truth) -> list[Finding]:
-        return [self._one_step(observed, known, truth), self._real(observed, known, truth)]
+        real = self._real(observed, known, truth)
+        return [self._one_step(observed, known, truth), real, *lent([real], observed, known.net)]
 
     def _one_step(self, observed: Observed, known: Known, truth: Truth) -> Finding:
         one, found, blind = observed.first, [], []

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unseen.audits.attack import Known, Observed, Truth
 from unseen.audits.attacks.labels import overlap
-from unseen.audits.crossed import model_entries
+from unseen.audits.crossed import lent, model_entries
 from unseen.audits.findings import Finding, Plays
 from unseen.audits.measures import mean
 from unseen.audits.record import Exchanged
@@ -60,16 +60,15 @@ class NormCounts:
             found.append(overlap(self.guess(one, known), true))
             blind.append(overlap(torch.full_like(true, 1 / len(true)), true))
         when = f"round {observed.first.round} of the run"
-        return [
-            Finding(
-                attack=self.name,
-                plays=self.plays,
-                saw=f"the norm layers' running means: {when}",
-                real=True,
-                scores={"images counted right": mean(found, sum(blind) / len(blind), least=0.0, most=1.0)},
-                words=f"{when}; chance is the guess that all classes are equally frequent.",
-            )
-        ]
+        real = Finding(
+            attack=self.name,
+            plays=self.plays,
+            saw=f"the norm layers' running means: {when}",
+            real=True,
+            scores={"images counted right": mean(found, sum(blind) / len(blind), least=0.0, most=1.0)},
+            words=f"{when}; chance is the guess that all classes are equally frequent.",
+        )
+        return [real, *lent([real], observed, known.net)]
 
     def guess(self, one: Exchanged, known: Known) -> Tensor:
         """The share of each class, from one reply."""
