@@ -29,6 +29,7 @@ from unseen.audits.attacks.update_membership import UpdateMembership, cosines, s
 from unseen.audits.measures import auc, candidates_of_a_class, found_at, likeness, proportion
 from unseen.core.types import Batch
 from unseen.data.memory import TensorImages
+from unseen.methods.ccst import CCST
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +245,7 @@ def test_membership_from_updates_over_the_recorded_rounds(fedavg: Audited) -> No
 
 
 # --- statistics ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("method", ["stablefdg", "ccst"])
+@pytest.mark.parametrize("method", ["stablefdg", "ccst", "fisc", "fedccrl"])
 def test_the_style_of_one_image_names_it(method: str, tmp_path: Path) -> None:
     made = audited(method, tmp_path, effort=0.2)
     attack = StyleMatching(behind=(1, 16), trials=20)
@@ -252,7 +253,14 @@ def test_the_style_of_one_image_names_it(method: str, tmp_path: Path) -> None:
     found = attack.attack(made.observed, made.known, made.truth)
     of_one = next(f for f in found if "1 image behind" in f.attack)
     assert of_one.identified_of_100 is not None and of_one.identified_of_100.value == 100.0
-    assert {f.plays for f in found} == {"coordinator", "site"}  # both hand the styles on
+    handed = method != "fisc"  # which hands on the middle of all styles alone
+    assert {f.plays for f in found} == ({"coordinator", "site"} if handed else {"coordinator"})
+
+
+def test_styles_of_single_images_do_not_hide_in_a_crowd(tmp_path: Path) -> None:
+    made = audited(CCST(bank="single"), tmp_path, effort=0.2)
+    _, many, *_ = StyleMatching(behind=(16,), trials=20).attack(made.observed, made.known, made.truth)
+    assert many.identified_of_100 is not None and many.identified_of_100.value == 100.0
 
 
 def test_a_decoder_wins_where_the_style_is_the_image_and_not_for_random_vectors() -> None:
@@ -324,6 +332,18 @@ def test_told_counts_are_read(tmp_path: Path) -> None:
     (found,) = ToldClasses().attack(made.observed, made.known, made.truth)
     assert found.scores["images counted right"].value > 0.8
     assert found.scores["classes told right (there or not)"].value == 1.0
+
+
+def test_a_told_gradient_of_the_head_tells_the_counts(tmp_path: Path) -> None:
+    """A site with one class, and a model that answers alike for all images: the gradient holds the shares."""
+    made = audited("fediir", tmp_path)
+    one = made.observed.first
+    assert ToldClasses().fits(made.observed, made.known)
+    only = rows_of(everything(random_images(48)), random_images(48).y == 1)
+    site = replace(made.truth.sites[one.client], train=TensorImages(only.x, only.y, only.domain))
+    told = replace(one, survey=made.known.reply(only, one, kind="survey").report)
+    (found,) = ToldClasses().attack(Observed((told,)), made.known, Truth({one.client: site}))
+    assert found.scores["images counted right"].value > 0.9 and found.scores["images counted right"].chance == 1 / 3
 
 
 def test_a_generator_is_found_by_what_crossed(tmp_path: Path) -> None:

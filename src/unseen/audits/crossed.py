@@ -38,10 +38,10 @@ def model_entries(one: Exchanged, net: Net) -> Tensors:
 
 
 def is_style(value: Tensor, net: Net) -> bool:
-    """Channel means and spreads: 4 x C of many images, or N x 2 x C."""
+    """Channel means and spreads, of maps or of pixels: 2 x C or 4 x C of many images, or N x 2 x C of single ones."""
     channels = value.shape[-1] if value.ndim else 0
-    return channels in net.stage_channels and (
-        (value.ndim == 2 and value.shape[0] == 4) or (value.ndim == 3 and value.shape[1] == 2)
+    return channels in (3, *net.stage_channels) and (
+        (value.ndim == 2 and value.shape[0] in (2, 4)) or (value.ndim == 3 and value.shape[1] == 2)
     )
 
 
@@ -58,6 +58,12 @@ def is_counts(value: Tensor, net: Net) -> bool:
 def is_prototypes(value: Tensor, net: Net) -> bool:
     """A feature vector for each class."""
     return value.ndim == 2 and tuple(value.shape) == (net.classes, net.feature_size)
+
+
+def told_slope(one: Exchanged, net: Net) -> Tensor | None:
+    """The gradient of the head's bias, where a survey tells it."""
+    layer = last_linear(net)
+    return None if layer is None else one.survey.get(f"{layer[0]}.bias".removeprefix("head."))
 
 
 def surveyed(observed: Observed, known: Known, kind: str) -> list[tuple[Exchanged, str, Tensor]]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from unseen.audits.attack import Known, Observed, Truth
-from unseen.audits.attacks.styles import FEWEST, Game, also_at_sites, behind_words, centre, centres
+from unseen.audits.attacks.styles import FEWEST, Game, also_at_sites, behind_words, centres, centres_told
 from unseen.audits.crossed import surveyed
 from unseen.audits.findings import Finding, Plays
 from unseen.audits.measures import likeness, mean, of_100, psnr, side_by_side
@@ -73,9 +73,15 @@ class StyleDecoder:
         return findings + also_at_sites(findings, found, observed)
 
     def _decoded(self, count: int, game: Game, decode: Decoder, one: Exchanged, known: Known) -> Finding:
-        guesses = decode(torch.stack([centre(group, one, known, augmented=True) for group in game.groups(count)]))
+        told = [centres_told(group, one, known, augmented=True) for group in game.groups(count)]
+        decoded = [decode(rows) for rows in told]
+        likest = [likeness(images, game.candidates.x) for images in decoded]  # of each row to each candidate
+        hits = sum(int(alike.max(0).values.argmax()) == trial for trial, alike in enumerate(likest))
+        # Of several rows the one that is most like the original is shown.
+        guesses = torch.stack(
+            [images[alike[:, n].argmax()] for n, (images, alike) in enumerate(zip(decoded, likest, strict=True))]
+        )
         originals = game.candidates.x[: len(guesses)]
-        hits = int((likeness(guesses, game.candidates.x).argmax(1) == torch.arange(len(guesses))).sum())
         return Finding(
             attack=f"{self.name}: {behind_words(count)}",
             plays=self.plays,

@@ -3,7 +3,7 @@
 The attacker computes the same statistics of any image he has, by the method's own survey and the model that the client
 had. *Which site*: the statistics of the run against those of other images of each site. *Which image*: a client tells the
 style of k images; of 100 candidates, one of which is among the k, the nearest one is named. With k = 1 this is a look in a
-table; it falls as k grows.
+table; it falls as k grows, unless the styles of single images are told, row by row.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class StyleMatching:
         )
 
     def _image(self, count: int, game: Game, single: Tensor, one: Exchanged, known: Known) -> Finding:
-        told = torch.stack([centre(group, one, known, augmented=True) for group in game.groups(count)])
-        hits = int((nearest(told, single) == torch.arange(len(told))).sum())
+        told = [centres_told(group, one, known, augmented=True) for group in game.groups(count)]
+        hits = sum(named(rows, single) == trial for trial, rows in enumerate(told))
         return Finding(
             attack=f"{self.name}: {behind_words(count)}",
             plays=self.plays,
@@ -117,15 +117,24 @@ def also_at_sites(
     ]
 
 
-def centre(images: Batch, one: Exchanged, known: Known, augmented: bool = False) -> Tensor:
-    """The channel means and spreads that a client with these images would tell, without how they spread over images."""
-    whole = _vector(_told(images, one, known, augmented))
-    return whole[: len(whole) // 2]  # the spread over images says nothing of one image
+def centres_told(images: Batch, one: Exchanged, known: Known, augmented: bool = False) -> Tensor:
+    """The channel means and spreads that a client with these images would tell: one row, or one for each of some images.
+
+    How they spread over images is left out: it says nothing of one image.
+    """
+    told = _told(images, one, known, augmented)
+    return told.flatten(1) if told.ndim == 3 else told[:2].reshape(1, -1)
 
 
 def centres(images: Batch, one: Exchanged, known: Known) -> Tensor:
     """Of each image alone."""
-    return torch.stack([centre(rows_of(images, torch.tensor([n])), one, known) for n in range(len(images))])
+    return torch.cat([centres_told(rows_of(images, torch.tensor([n])), one, known) for n in range(len(images))])
+
+
+def named(rows: Tensor, candidates: Tensor) -> int:
+    """The candidate that one of the rows is nearest to, each column scaled by its spread over the candidates."""
+    spread = candidates.double().std(0).clamp_min(1e-9)
+    return int(torch.cdist(rows.double() / spread, candidates.double() / spread).min(0).values.argmin())
 
 
 def _told(images: Batch, one: Exchanged, known: Known, augmented: bool = False) -> Tensor:
@@ -135,6 +144,6 @@ def _told(images: Batch, one: Exchanged, known: Known, augmented: bool = False) 
 
 
 def _vector(value: Tensor) -> Tensor:
-    """One vector per site: 4 x C as it is (means first), N x 2 x C by its mean over the N."""
+    """One vector per site: 2 x C or 4 x C as it is, N x 2 x C by its mean and its spread over the N."""
     rows = value if value.ndim == 2 else torch.cat([value.mean(0), value.var(0, correction=0)])
     return rows.flatten()
