@@ -51,9 +51,13 @@ def test_found_at_lets_one_percent_pass() -> None:
     assert found_at(np.full(10, 0), others).value == 0.0
 
 
-def test_wilson_by_hand() -> None:
-    found = proportion(5, 10)
-    assert (round(found.low, 4), round(found.high, 4)) == (0.2366, 0.7634)
+def test_exact_intervals_by_hand() -> None:
+    """All of n: the lower end is the share p with p^n = 0.025. One of 16 is not yet more than a chance of 1 %."""
+    found = proportion(16, 16)
+    assert found.low == pytest.approx(0.025 ** (1 / 16)) and found.high == 1.0
+    half = proportion(5, 10)
+    assert (round(half.low, 4), round(half.high, 4)) == (0.1871, 0.8129)
+    assert not proportion(1, 16, chance=0.01).leaks and proportion(2, 16, chance=0.01).leaks
 
 
 def test_a_guess_by_the_label_alone() -> None:

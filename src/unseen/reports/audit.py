@@ -69,6 +69,13 @@ OTHERS: dict[str, Pick] = {
 }
 
 
+NOTE = (
+    "Bold: above chance by more than the interval. Chance is 1 of 100; where the attacker knows the labels, the guess by "
+    "the label alone. * sends more than weights. accuracy: of the audited run on its unseen domain. - : did not cross, or "
+    "was not tried."
+)
+
+
 def _cell(score: Score | None, digits: int) -> GridCell:
     if score is None or math.isnan(score.value):
         return GridCell("-")
@@ -104,11 +111,7 @@ def audit_grids(audits: Sequence[AuditResult]) -> list[Grid]:
             ]
             if any(pick(audit) for pick in columns.values()):
                 grid.rows.append([*head, *(_cell(pick(audit), digits) for pick in columns.values())])
-        grid.notes.append(
-            "Bold: above chance by more than the interval. Chance is 1 of 100; where the attacker knows the labels, the "
-            "guess by the label alone. * sends more than weights. accuracy: of the audited run on its unseen domain. "
-            "- : did not cross, or the attack does not apply."
-        )
+        grid.notes.append(NOTE)
         if columns:
             found.append(grid)
     return found
@@ -141,13 +144,14 @@ def _section(audits: Sequence[tuple[Path, AuditResult]]) -> Iterator[str]:
         "one of 100 images of the same site.</p>"
     )
     for grid in audit_grids([audit for _, audit in audits]):
-        yield f"<h3>{text(grid.title)}</h3><table><thead><tr>"
+        yield f'<h3>{text(grid.title)}</h3><div style="overflow-x:auto"><table><thead><tr>'
         yield "".join(f"<th>{text(column)}</th>" for column in grid.columns)
         yield "</tr></thead><tbody>"
         for row in grid.rows:
             cells = (f"<b>{text(cell.text)}</b>" if cell.place else text(cell.text) for cell in row)
             yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-        yield f"</tbody></table><p>{text(' '.join(grid.notes))}</p>"
+        yield "</tbody></table></div>"
+    yield f"<p>{text(NOTE)}</p>"
     for folder, audit in audits:
         pictures = [(finding, name) for finding in audit.findings for name in finding.files]
         if pictures:
