@@ -167,16 +167,16 @@ def test_shares_behind_a_mixture_are_exact() -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "dson", "gperxan"])
 def test_norm_layers_tell_the_classes_of_a_site(method: str, tmp_path: Path) -> None:
-    """A site with one class, and public images of the same kind: its running means are that class's."""
+    """A site with one class, and an attacker with other images of this kind: its running means are that class's."""
     made = audited(method, tmp_path, effort=0.2)
     attack, one, images = NormCounts(), made.observed.first, random_images(48)
     assert attack.fits(made.observed, made.known) and norm_inputs(made.known.net, images.x)
     assert set(running_means(made.known.net).values()) <= set(made.known.net.state_dict())
     known = replace(made.known, plan=replace(made.known.plan, local_steps=30))
-    guesses = []
+    guesses, own = [], everything(random_images(60, seed=9))
     for label in (0, 1):
         reply = known.reply(rows_of(everything(images), images.y == label), one)
-        guesses.append(attack.guess(replace(one, state=reply.state, report=reply.report), known)[label])
+        guesses.append(attack.guess(replace(one, state=reply.state, report=reply.report), own, known)[label])
     assert min(guesses) > 0.6
     found, *lent = attack.attack(made.observed, made.known, made.truth)
     assert found.real and 0 <= found.scores["images counted right"].value <= 1

@@ -1,10 +1,10 @@
 """How many images of each class: from the running means of the norm layers.
 
 A norm layer's running mean is the mean of what went into it over the site's images, so that it is the mixture of what
-goes in for each class, weighed by the class counts. The attacker has the site's weights and some labelled public images:
-he measures the classes' own means with them, and takes the shares whose mixture is nearest to what was sent. The last
-layers are taken, whose inputs tell classes best. That the public images are of another kind than the site's (another
-scanner, another hand) is the attacker's loss.
+goes in for each class, weighed by the class counts. The attacker has the site's weights and some labelled images of the
+same kind: he measures the classes' own means with them, and takes the shares whose mixture is nearest to what was sent.
+The last layers are taken, whose inputs tell classes best. (With images of another kind, another scanner say, their
+difference is larger than that of the classes.)
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from unseen.audits.findings import Finding, Plays
 from unseen.audits.measures import mean
 from unseen.audits.record import Exchanged
 from unseen.core.tensors import load
+from unseen.core.types import Batch
 from unseen.nets.net import Net
 from unseen.nets.norms.layers import XAN
 
@@ -44,6 +45,7 @@ class NormCounts:
     name: ClassVar[str] = "class counts from norm layers"
     plays: ClassVar[Plays] = "coordinator"
 
+    images: int = 200  # that the attacker has of each kind, fewer where the site held out fewer
     layers: int = 3  # the last ones
 
     def fits(self, observed: Observed, known: Known) -> bool:
@@ -57,7 +59,7 @@ class NormCounts:
                 continue  # norms of the client's own begin where the attacker knows it only in the first round
             labels = truth.sites[one.client].train.labels
             true = torch.bincount(labels, minlength=known.net.classes).double() / len(labels)
-            found.append(overlap(self.guess(one, known), true))
+            found.append(overlap(self.guess(one, truth.held_out(one.client, self.images), known), true))
             blind.append(overlap(torch.full_like(true, 1 / len(true)), true))
         when = f"round {observed.first.round} of the run"
         real = Finding(
@@ -66,25 +68,26 @@ class NormCounts:
             saw=f"the norm layers' running means: {when}",
             real=True,
             scores={"images counted right": mean(found, sum(blind) / len(blind), least=0.0, most=1.0)},
-            words=f"{when}; chance is the guess that all classes are equally frequent.",
+            words=f"{when}; the attacker has up to {self.images} other images of each kind; chance is the guess that all "
+            "classes are equally frequent.",
         )
         return [real, *lent([real], observed, known.net)]
 
-    def guess(self, one: Exchanged, known: Known) -> Tensor:
-        """The share of each class, from one reply."""
+    def guess(self, one: Exchanged, own: Batch, known: Known) -> Tensor:
+        """The share of each class, from one reply and the attacker's own images."""
         before = {**known.initial, **one.received}
         after = {**before, **model_entries(one, known.net)}
         load(known.net, after)
         steps = known.steps(one)
-        public, inputs = known.public, norm_inputs(known.net, known.public.x)
-        classes = public.y.unique()
+        inputs = norm_inputs(known.net, own.x)
+        classes = own.y.unique()
         mixture, of_class = [], []
         for name, values in list(inputs.items())[-self.layers :]:
             spread = values.std(0).clamp_min(1e-9)
             key, left = running_means(known.net)[name], (1 - MOMENTUM) ** steps
             site = (after[key].double() - left * before[key].double()) / (1 - left)  # without what it began with
             mixture.append(site / spread)
-            of_class.append(torch.stack([values[public.y == k].mean(0) for k in classes]) / spread)
+            of_class.append(torch.stack([values[own.y == k].mean(0) for k in classes]) / spread)
         shares = torch.zeros(known.net.classes, dtype=torch.float64)
         shares[classes] = shares_behind(torch.cat(mixture), torch.cat(of_class, dim=1))
         return shares
