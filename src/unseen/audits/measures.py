@@ -39,10 +39,9 @@ def candidates_of_a_class(labels: Tensor, victims: Sequence[Tensor]) -> float:
     In a batch (of labels `victims[n]`) any of its images of the class is right, so that larger batches leave fewer.
     """
     shares = [
-        float((batch == label).sum()) / float((labels == label).sum()) for batch in victims for label in batch.unique()
+        min(1.0, float((batch == label).sum()) / float((labels == label).sum())) for batch in victims for label in batch
     ]
-    weights = [int((batch == label).sum()) for batch in victims for label in batch.unique()]
-    return 1 / float(np.average(np.minimum(shares, 1.0), weights=weights))
+    return len(shares) / sum(shares)
 
 
 def mean(values: ArrayLike, chance: float | None = None, least: float = -math.inf, most: float = math.inf) -> Score:

@@ -48,7 +48,8 @@ def decoder_of(styles: Tensor, images: Tensor, seed: int, steps: int = 400, widt
 
     @torch.no_grad()
     def decode(told: Tensor) -> Tensor:
-        return net(((told - middle) / spread).float()).view(-1, *images.shape[1:])
+        decoded: Tensor = net(((told - middle) / spread).float())
+        return decoded.view(-1, *images.shape[1:])
 
     return decode
 
