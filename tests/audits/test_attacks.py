@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.audits.tiny_audit import Audited, audited, everything
-from tests.tiny_work import random_images
+from tests.tiny_work import random_images, tiny_net
 from unseen.audits.attack import Observed, Truth, rows_of, update_of
 from unseen.audits.attacks.classes import ToldClasses
 from unseen.audits.attacks.domain import DomainOfUpdate, kinds_of
@@ -81,6 +81,16 @@ def test_features_of_one_image_name_it_among_all_candidates(fedavg: Audited) -> 
     one, four = HeadFeatures(batches=(1, 4)).attack(fedavg.observed, fedavg.known, fedavg.truth)
     assert one.identified_of_100 is not None and one.identified_of_100.value == 100.0
     assert not one.real and four.identified_of_100 is not None
+
+
+def test_a_net_that_trains_on_no_single_image_is_attacked_in_batches(fedavg: Audited) -> None:
+    """A neck with BatchNorm over features, as PACS's net has: one image is an error there, four are not."""
+    known = replace(fedavg.known, build=lambda: tiny_net(fedavg.known.method, bottleneck=16))
+    state = {name: value.clone() for name, value in known.initial.items()}
+    observed = Observed((replace(fedavg.observed.first, received=state, state=state),))
+    one, four = HeadFeatures(batches=(1, 4)).attack(observed, known, fedavg.truth)
+    assert "more than 1 value per channel" in one.failed and one.identified_of_100 is None
+    assert not four.failed and four.identified_of_100 is not None
 
 
 def test_class_shares_from_one_step_are_exact() -> None:

@@ -35,6 +35,7 @@ def _named(start: str, score: str | None = None, part: str = "", real: bool | No
 
 FROM_UPDATES: dict[str, Pick] = {
     "features, 1 step of 1": _named("features", part="step of 1"),
+    "features, 1 step of 4": _named("features", part="step of 4"),
     "features, 1 step of 16": _named("features", part="step of 16"),
     "matching, 1 image": _named("gradient matching", part="1 image, 1 step of 1, norms in train"),
     "matching, 1 image, norms in eval mode": _named("gradient matching", part="1 image, 1 step of 1, norms in eval"),
