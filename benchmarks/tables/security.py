@@ -117,11 +117,17 @@ def audit(name: str) -> str:
     audits = find_audits(kept.RECORDS / "audit" / name)
     if not audits:
         return "No audits are recorded yet.\n"
-    whole = f"target {audits[0].target}, seed {audits[0].seed}, {audits[0].budget}, effort {audits[0].effort:g}"
-    proved = sum(one.same_bits is True for one in audits)
+    said = (
+        {one.data for one in audits},
+        {f"target {one.target}" for one in audits},
+        {f"seed {one.seed}" for one in audits},
+        {one.budget for one in audits},
+        {f"effort {one.effort:g}" for one in audits},
+    )
+    proved, commits = sum(one.same_bits is True for one in audits), sorted({one.commit for one in audits})
     lines = [
-        f"{audits[0].data}, {whole}.",
-        f"Replayed rounds had the run's own bits in {proved} of {len(audits)} audits.",
+        ", ".join(" or ".join(sorted(words)) for words in said) + ".",
+        f"Replayed rounds had the run's own bits in {proved} of {len(audits)} audits. Commits {', '.join(commits)}.",
         "",
     ]
     tables = [markdown(replace(grid, notes=[])) for grid in audit_grids(audits)]  # the page itself has the words

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.audits.tiny_audit import Audited, audited, everything
-from tests.tiny_work import random_images
+from tests.tiny_work import random_images, tiny_net
 from unseen.audits.attack import Observed, Truth, rows_of, update_of
 from unseen.audits.attacks.classes import ToldClasses
 from unseen.audits.attacks.domain import DomainOfUpdate, kinds_of
@@ -20,13 +20,16 @@ from unseen.audits.attacks.features import HeadFeatures, layer_input
 from unseen.audits.attacks.generator import GeneratorDistance
 from unseen.audits.attacks.labels import LabelCounts, overlap, shares_from
 from unseen.audits.attacks.matching import Case, GradientMatching, match, simulated, start_of
-from unseen.audits.attacks.membership import FinalModelMembership, rmia
+from unseen.audits.attacks.membership import FinalModelMembership, membership_scores, rmia
+from unseen.audits.attacks.norms import NormCounts, norm_inputs, running_means, shares_behind
 from unseen.audits.attacks.spectra import SpectrumMatching, amplitudes_of, from_amplitude_and_phase, retrieve
-from unseen.audits.attacks.styles import StyleMatching
+from unseen.audits.attacks.style_decoder import StyleDecoder, decoder_of
+from unseen.audits.attacks.styles import Game, StyleMatching
 from unseen.audits.attacks.update_membership import UpdateMembership, cosines, standing
-from unseen.audits.measures import auc, found_at, proportion
+from unseen.audits.measures import auc, candidates_of_a_class, found_at, likeness, proportion
 from unseen.core.types import Batch
 from unseen.data.memory import TensorImages
+from unseen.methods.ccst import CCST
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +51,21 @@ def test_found_at_lets_one_percent_pass() -> None:
     assert found_at(np.full(10, 0), others).value == 0.0
 
 
-def test_wilson_by_hand() -> None:
-    found = proportion(5, 10)
-    assert (round(found.low, 4), round(found.high, 4)) == (0.2366, 0.7634)
+def test_exact_intervals_by_hand() -> None:
+    """All of n: the lower end is the share p with p^n = 0.025. One of 16 is not yet more than a chance of 1 %."""
+    found = proportion(16, 16)
+    assert found.low == pytest.approx(0.025 ** (1 / 16)) and found.high == 1.0
+    half = proportion(5, 10)
+    assert (round(half.low, 4), round(half.high, 4)) == (0.1871, 0.8129)
+    assert not proportion(1, 16, chance=0.01).leaks and proportion(2, 16, chance=0.01).leaks
+
+
+def test_a_guess_by_the_label_alone() -> None:
+    """Ten candidates of each class: one image is one of ten; two of a class in a batch are two of ten."""
+    labels = torch.arange(100) % 10
+    assert candidates_of_a_class(labels, [torch.tensor([3])]) == pytest.approx(10)
+    assert candidates_of_a_class(labels, [torch.tensor([3, 3]), torch.tensor([5, 5])]) == pytest.approx(5)
+    assert candidates_of_a_class(labels, [torch.tensor([1, 2, 3, 4])]) == pytest.approx(10)
 
 
 # --- updates ---------------------------------------------------------------------------------------------------------
@@ -66,6 +81,16 @@ def test_features_of_one_image_name_it_among_all_candidates(fedavg: Audited) -> 
     one, four = HeadFeatures(batches=(1, 4)).attack(fedavg.observed, fedavg.known, fedavg.truth)
     assert one.identified_of_100 is not None and one.identified_of_100.value == 100.0
     assert not one.real and four.identified_of_100 is not None
+
+
+def test_a_net_that_trains_on_no_single_image_is_attacked_in_batches(fedavg: Audited) -> None:
+    """A neck with BatchNorm over features, as PACS's net has: one image is an error there, four are not."""
+    known = replace(fedavg.known, build=lambda: tiny_net(fedavg.known.method, bottleneck=16))
+    state = {name: value.clone() for name, value in known.initial.items()}
+    observed = Observed((replace(fedavg.observed.first, received=state, state=state),))
+    one, four = HeadFeatures(batches=(1, 4)).attack(observed, known, fedavg.truth)
+    assert "more than 1 value per channel" in one.failed and one.identified_of_100 is None
+    assert not four.failed and four.identified_of_100 is not None
 
 
 def test_class_shares_from_one_step_are_exact() -> None:
@@ -131,6 +156,41 @@ def test_gradient_matching_runs_every_case_on_a_client(fedavg: Audited) -> None:
         (66, 32, 3),
         (66, 128, 3),
     ]
+
+
+def test_features_of_a_random_update_name_no_image(fedavg: Audited) -> None:
+    """Noise in the place of the features: of 3 classes with a third of the candidates each, nothing above chance."""
+    attack, one = HeadFeatures(), fedavg.observed.first
+    pool = fedavg.truth.members(one.client, 100)
+    candidates = attack._inputs(one, pool, fedavg.known, alone=True)
+    noise = torch.randn(2000, candidates.shape[1], generator=torch.Generator().manual_seed(0))
+    found = likeness(noise, candidates).argmax(1)
+    assert not proportion(int((found == torch.arange(2000) % len(pool)).sum()), 2000, 1 / len(pool)).leaks
+
+
+# --- norms -----------------------------------------------------------------------------------------------------------
+def test_shares_behind_a_mixture_are_exact() -> None:
+    of_class = torch.randn(4, 30, generator=torch.Generator().manual_seed(0)).double()
+    shares = torch.tensor([0.5, 0.0, 0.3, 0.2]).double()
+    assert torch.allclose(shares_behind(shares @ of_class, of_class), shares, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dson", "gperxan"])
+def test_norm_layers_tell_the_classes_of_a_site(method: str, tmp_path: Path) -> None:
+    """A site with one class, and an attacker with other images of this kind: its running means are that class's."""
+    made = audited(method, tmp_path, effort=0.2)
+    attack, one, images = NormCounts(), made.observed.first, random_images(48)
+    assert attack.fits(made.observed, made.known) and norm_inputs(made.known.net, images.x)
+    assert set(running_means(made.known.net).values()) <= set(made.known.net.state_dict())
+    known = replace(made.known, plan=replace(made.known.plan, local_steps=30))
+    guesses, own = [], everything(random_images(60, seed=9))
+    for label in (0, 1):
+        reply = known.reply(rows_of(everything(images), images.y == label), one)
+        guesses.append(attack.guess(replace(one, state=reply.state, report=reply.report), own, known)[label])
+    assert min(guesses) > 0.6
+    found, *lent = attack.attack(made.observed, made.known, made.truth)
+    assert found.real and 0 <= found.scores["images counted right"].value <= 1
+    assert [f.plays for f in lent] == (["site"] if method == "dson" else [])  # its branches go down to all
 
 
 # --- membership ------------------------------------------------------------------------------------------------------
@@ -199,7 +259,7 @@ def test_membership_from_updates_over_the_recorded_rounds(fedavg: Audited) -> No
 
 
 # --- statistics ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("method", ["stablefdg", "ccst"])
+@pytest.mark.parametrize("method", ["stablefdg", "ccst", "fisc", "fedccrl"])
 def test_the_style_of_one_image_names_it(method: str, tmp_path: Path) -> None:
     made = audited(method, tmp_path, effort=0.2)
     attack = StyleMatching(behind=(1, 16), trials=20)
@@ -207,7 +267,55 @@ def test_the_style_of_one_image_names_it(method: str, tmp_path: Path) -> None:
     found = attack.attack(made.observed, made.known, made.truth)
     of_one = next(f for f in found if "1 image behind" in f.attack)
     assert of_one.identified_of_100 is not None and of_one.identified_of_100.value == 100.0
-    assert {f.plays for f in found} == {"coordinator", "site"}  # both hand the styles on
+    handed = method != "fisc"  # which hands on the middle of all styles alone
+    assert {f.plays for f in found} == ({"coordinator", "site"} if handed else {"coordinator"})
+
+
+def test_styles_of_single_images_do_not_hide_in_a_crowd(tmp_path: Path) -> None:
+    made = audited(CCST(bank="single"), tmp_path, effort=0.2)
+    _, many, *_ = StyleMatching(behind=(16,), trials=20).attack(made.observed, made.known, made.truth)
+    assert many.identified_of_100 is not None and many.identified_of_100.value == 100.0
+
+
+def test_a_decoder_wins_where_the_style_is_the_image_and_not_for_random_vectors() -> None:
+    """Images that are a fixed map of eight numbers; the decoder has seen other images of the same map."""
+    rng = torch.Generator().manual_seed(0)
+    styles, patterns = torch.rand(356, 8, generator=rng), torch.randn(8, 3 * 8 * 8, generator=rng)
+    images = (0.5 + 0.15 * (styles - 0.5) @ patterns).clamp(0, 1).view(-1, 3, 8, 8)
+    decode = decoder_of(styles[100:], images[100:], seed=0)
+    found = likeness(decode(styles[:100]), images[:100]).argmax(1)
+    assert (found == torch.arange(100)).float().mean() > 0.95
+    random = likeness(decode(torch.rand(2000, 8, generator=rng)), images[:100]).argmax(1)
+    assert not proportion(int((random == torch.arange(2000) % 100).sum()), 2000, 0.01).leaks
+
+
+def colours(count: int, seed: int) -> TensorImages:
+    """Images of a corner and a rest, each of its own colour."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.rand(count, 3, 1, 1, generator=rng).expand(-1, -1, 32, 32).clone()
+    x[:, :, :16, :16] = torch.rand(count, 3, 1, 1, generator=rng)
+    return TensorImages(x, torch.arange(count) % 3, torch.zeros(count, dtype=torch.long))
+
+
+@pytest.mark.parametrize("method", ["stablefdg", "ccst"])
+def test_styles_are_decoded_to_images_and_fewer_of_them_with_more_behind_a_vector(method: str, tmp_path: Path) -> None:
+    made = audited(method, tmp_path, effort=0.2)
+    sites = {name: replace(site, train=colours(300, seed=1)) for name, site in made.truth.sites.items()}
+    known = replace(made.known, public=everything(colours(256, seed=2)))
+    attack = StyleDecoder(behind=(1, 16), trials=20)
+    assert attack.fits(made.observed, known)
+    found = attack.attack(made.observed, known, Truth(sites))
+    one, many, *handed = (f.identified_of_100 for f in found)
+    assert one is not None and many is not None
+    assert one.leaks and one.value > 20 and many.value < one.value
+    assert len(handed) == 2 and found[0].pictures["styles-1.png"].shape == (66, 8 * 32, 3)
+
+
+def test_the_images_behind_a_vector_have_the_candidate_among_them(fedavg: Audited) -> None:
+    game = Game.of("a", 4, 3, fedavg.truth)
+    for trial, group in enumerate(game.groups(3)):
+        assert len(group) == 3 or not len(game.others)
+        assert torch.equal(group.x[0], game.candidates.x[trial])
 
 
 def test_amplitude_and_phase_give_the_image_back_exactly() -> None:
@@ -240,12 +348,30 @@ def test_told_counts_are_read(tmp_path: Path) -> None:
     assert found.scores["classes told right (there or not)"].value == 1.0
 
 
+def test_a_told_gradient_of_the_head_tells_the_counts(tmp_path: Path) -> None:
+    """A site with one class, and a model that answers alike for all images: the gradient holds the shares."""
+    made = audited("fediir", tmp_path)
+    one = made.observed.first
+    assert ToldClasses().fits(made.observed, made.known)
+    only = rows_of(everything(random_images(48)), random_images(48).y == 1)
+    site = replace(made.truth.sites[one.client], train=TensorImages(only.x, only.y, only.domain))
+    told = replace(one, survey=made.known.reply(only, one, kind="survey").report)
+    (found,) = ToldClasses().attack(Observed((told,)), made.known, Truth({one.client: site}))
+    assert found.scores["images counted right"].value > 0.9 and found.scores["images counted right"].chance == 1 / 3
+
+
 def test_a_generator_is_found_by_what_crossed(tmp_path: Path) -> None:
     made = audited("fedadg", tmp_path)
     attack = GeneratorDistance(images=20, samples=32)
     assert attack.fits(made.observed, made.known)
     (found,) = attack.attack(made.observed, made.known, made.truth)
     assert 0 <= found.scores["AUC"].value <= 1
+    # Samples that are the members' own features, learnt by heart: every member is nearer than any other image.
+    members, others = noise(20, seed=1), noise(20, seed=2)
+    with torch.no_grad():
+        samples = made.known.net.features(members.x)
+    one, two = (-attack._distance(made.known, images, samples) for images in (members, others))
+    assert membership_scores(one.numpy(), two.numpy())["AUC"].value > 0.95
 
 
 # --- domain ----------------------------------------------------------------------------------------------------------
@@ -271,7 +397,7 @@ def test_which_site_an_update_is_from(fedavg: Audited) -> None:
 
 
 def test_attacks_fit_what_crossed_and_no_more(fedavg: Audited) -> None:
-    for attack in (StyleMatching(), SpectrumMatching(), ToldClasses(), GeneratorDistance()):
+    for attack in (StyleMatching(), StyleDecoder(), SpectrumMatching(), ToldClasses(), GeneratorDistance()):
         assert not attack.fits(fedavg.observed, fedavg.known)
     for attack in (HeadFeatures(), LabelCounts(), GradientMatching(), FinalModelMembership(), UpdateMembership()):
         assert attack.fits(fedavg.observed, fedavg.known)
@@ -282,3 +408,5 @@ def test_a_head_that_goes_up_as_a_row_is_attacked_too(tmp_path: Path) -> None:
     assert "head.bias" not in made.observed.first.state
     (one,) = HeadFeatures(batches=(1,)).attack(made.observed, made.known, made.truth)
     assert one.identified_of_100 is not None and one.identified_of_100.value > 50
+    counts = LabelCounts(batch=8).attack(made.observed, made.known, made.truth)
+    assert [(f.plays, f.real) for f in counts] == [("coordinator", False), ("coordinator", True), ("site", True)]

@@ -101,14 +101,15 @@ def test_the_table_has_a_row_per_audit_and_marks_what_leaks(tmp_path: Path) -> N
         Image.new("RGB", (4, 4)).save(tmp_path / str(number) / "a.png")
     audits = find_audits(tmp_path)
     assert [audit.label for audit in audits] == ["c", "b"]  # weights only first
-    identified, _ = audit_grids(audits)
+    (identified,) = audit_grids(audits)  # nothing was sent beyond weights, and nothing else was asked
     assert identified.columns == ["method", "accuracy", "epsilon", "features, 1 step of 1", "features, 1 step of 16"]
     rows = [[cell.text for cell in row] for row in identified.rows]
     assert rows == [
+        ["chance", "-", "-", "1", "1"],
         ["c", "50.0", "-", "40 (39..41)", "100 (99..100)"],
         ["b *", "50.0", "-", "1 (0..2)", "100 (99..100)"],
     ]
-    assert [row[3].place for row in identified.rows] == [1, 0]
+    assert [row[3].place for row in identified.rows] == [0, 1, 0]
     page = audit_section(tmp_path)
     assert page.count("data:image/png;base64,") == 2 and "What leaks" in page
     assert audit_section(tmp_path / "0" / "nothing") == ""

@@ -13,6 +13,7 @@ from unseen.audits.record import Recorder, read_recorded
 from unseen.core.types import Batch
 from unseen.engines.local import LocalEngine
 from unseen.federation.server import federate
+from unseen.method import Method
 
 
 @dataclass
@@ -34,7 +35,7 @@ def recorded(fed: Federation, folder: Path, rounds: frozenset[int] = frozenset({
         return list(federate(fed.method, fed.share, fed.plan, recorder, fed.server, fed.ledger))
 
 
-def audited(method: str, folder: Path, effort: float = 1.0, **plan: Any) -> Audited:
+def audited(method: str | Method, folder: Path, effort: float = 1.0, **plan: Any) -> Audited:
     fed = federation(method, folder / "clients", **plan)
     recorded(fed, folder / "recorded")
     observed = Observed(tuple(read_recorded(folder / "recorded", {1, 2})), fed.server.state)

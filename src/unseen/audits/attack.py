@@ -27,7 +27,7 @@ from unseen.core.tensors import load, snapshot
 from unseen.core.types import Batch, ClientId, ImageSet, Order, Reply, Site, Tensors, Work
 from unseen.core.updates import stepped_state
 from unseen.data.memory import TensorImages
-from unseen.federation.client import ClientRunner
+from unseen.federation.client import ClientRunner, epoch_cuts
 from unseen.federation.client_state import ClientStates
 from unseen.method import Method
 from unseen.nets.net import Net
@@ -80,6 +80,10 @@ class Known:
 
     def generator(self, purpose: str) -> torch.Generator:
         return torch_generator(self.seed, purpose=f"audit {purpose}")
+
+    def steps(self, one: Exchanged) -> int:
+        """The optimizer steps behind a reply."""
+        return self.plan.local_steps or len(epoch_cuts(one.images, self.plan)) * (self.plan.local_epochs or 1)
 
     # --- to play a client ----------------------------------------------------------------------------------------
     def reply(self, images: Batch, one: Exchanged, kind: str = "train", augmented: bool = False, **plan: Any) -> Reply:

@@ -26,7 +26,9 @@ from unseen.audits.attacks.generator import GeneratorDistance
 from unseen.audits.attacks.labels import LabelCounts
 from unseen.audits.attacks.matching import GradientMatching
 from unseen.audits.attacks.membership import FinalModelMembership
+from unseen.audits.attacks.norms import NormCounts
 from unseen.audits.attacks.spectra import SpectrumMatching
+from unseen.audits.attacks.style_decoder import StyleDecoder
 from unseen.audits.attacks.styles import StyleMatching
 from unseen.audits.attacks.update_membership import UpdateMembership
 from unseen.audits.findings import AUDIT_FILE, AuditResult, Finding, read_audit
@@ -47,8 +49,10 @@ from unseen.runs.settings import Settings
 ATTACKS: dict[str, Attack] = {
     "features": HeadFeatures(),
     "labels": LabelCounts(),
+    "norms": NormCounts(),
     "classes": ToldClasses(),
     "styles": StyleMatching(),
+    "decoder": StyleDecoder(),
     "spectra": SpectrumMatching(),
     "membership": FinalModelMembership(),
     "updates": UpdateMembership(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from unseen.audits.attack import Known, Observed
+from unseen.audits.findings import Finding
 from unseen.audits.record import Exchanged
 from unseen.core.types import Tensors
 from unseen.nets.net import Net
@@ -36,10 +38,10 @@ def model_entries(one: Exchanged, net: Net) -> Tensors:
 
 
 def is_style(value: Tensor, net: Net) -> bool:
-    """Channel means and spreads: 4 x C of many images, or N x 2 x C."""
+    """Channel means and spreads, of maps or of pixels: 2 x C or 4 x C of many images, or N x 2 x C of single ones."""
     channels = value.shape[-1] if value.ndim else 0
-    return channels in net.stage_channels and (
-        (value.ndim == 2 and value.shape[0] == 4) or (value.ndim == 3 and value.shape[1] == 2)
+    return channels in (3, *net.stage_channels) and (
+        (value.ndim == 2 and value.shape[0] in (2, 4)) or (value.ndim == 3 and value.shape[1] == 2)
     )
 
 
@@ -56,6 +58,12 @@ def is_counts(value: Tensor, net: Net) -> bool:
 def is_prototypes(value: Tensor, net: Net) -> bool:
     """A feature vector for each class."""
     return value.ndim == 2 and tuple(value.shape) == (net.classes, net.feature_size)
+
+
+def told_slope(one: Exchanged, net: Net) -> Tensor | None:
+    """The gradient of the head's bias, where a survey tells it."""
+    layer = last_linear(net)
+    return None if layer is None else one.survey.get(f"{layer[0]}.bias".removeprefix("head."))
 
 
 def surveyed(observed: Observed, known: Known, kind: str) -> list[tuple[Exchanged, str, Tensor]]:
@@ -78,3 +86,10 @@ def handed_on(value: Tensor, briefs: Iterable[Mapping[str, Tensor]]) -> bool:
                 if flat.shape[1] == rows.shape[1] and bool((torch.cdist(rows[:1], flat) == 0).any()):
                     return True
     return False
+
+
+def lent(findings: list[Finding], observed: Observed, net: Net) -> list[Finding]:
+    """The same findings for a curious site, where every site is lent the others' own parts of the model."""
+    if not any(key in observed.first.received for key in net.state_of(Branches, part="rows")):
+        return []
+    return [replace(f, plays="site", words=f"{f.words} Every site is lent the others' parts.") for f in findings]

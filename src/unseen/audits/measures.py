@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -16,20 +17,31 @@ Z = 1.959963984540054  # of a two-sided interval of 95 %
 
 
 def proportion(successes: int, trials: int, chance: float | None = None, scale: float = 1.0) -> Score:
-    """A share with Wilson's interval, times `scale` (100 for "of 100")."""
+    """A share with Clopper and Pearson's exact interval (1934), times `scale` (100 for "of 100").
+
+    Exact, because trials are few: by Wilson's interval a single hit in 16 would already be above a chance of 1 %.
+    """
     if trials == 0:
         return Score(math.nan, 0.0, scale, chance)
-    share = successes / trials
-    middle = (share + Z**2 / (2 * trials)) / (1 + Z**2 / trials)
-    reach = Z / (1 + Z**2 / trials) * math.sqrt(share * (1 - share) / trials + Z**2 / (4 * trials**2))
-    low, high = max(0.0, middle - reach), min(1.0, middle + reach)
-    # Rounding must not put the share itself outside of its interval.
-    return Score(scale * share, scale * min(low, share), scale * max(high, share), chance)
+    low = float(stats.beta.ppf(0.025, successes, trials - successes + 1)) if successes else 0.0
+    high = float(stats.beta.ppf(0.975, successes + 1, trials - successes)) if successes < trials else 1.0
+    return Score(scale * successes / trials, scale * low, scale * high, chance)
 
 
-def of_100(successes: int, trials: int, candidates: int = 100) -> Score:
+def of_100(successes: int, trials: int, candidates: float = 100) -> Score:
     """Guesses that were right, of 100; chance is one of the candidates."""
     return proportion(successes, trials, 100.0 / candidates, 100.0)
+
+
+def candidates_of_a_class(labels: Tensor, victims: Sequence[Tensor]) -> float:
+    """Among how many candidates one guesses who knows the victims' labels and nothing else.
+
+    In a batch (of labels `victims[n]`) any of its images of the class is right, so that larger batches leave fewer.
+    """
+    shares = [
+        min(1.0, float((batch == label).sum()) / float((labels == label).sum())) for batch in victims for label in batch
+    ]
+    return len(shares) / sum(shares)
 
 
 def mean(values: ArrayLike, chance: float | None = None, least: float = -math.inf, most: float = math.inf) -> Score:

@@ -37,8 +37,8 @@ def audit(
     attacks: Annotated[
         str | None,
         typer.Option(
-            help="Some attacks only, with commas: features, labels, classes, styles, spectra, membership, updates, "
-            "generator, domain, matching. (default: all that fit what crossed)",
+            help="Some attacks only, with commas: features, labels, norms, classes, styles, decoder, spectra, "
+            "membership, updates, generator, domain, matching. (default: all that fit what crossed)",
             rich_help_panel=WHAT,
         ),
     ] = None,

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from unseen.audits.attack import Known, Observed, Truth, rows_of, update_of
-from unseen.audits.crossed import last_linear, model_entries
+from unseen.audits.crossed import last_linear, lent, model_entries
 from unseen.audits.findings import Finding, Plays
 from unseen.audits.measures import mean
 from unseen.audits.record import Exchanged
 from unseen.core.tensors import load
 from unseen.core.types import Batch, Tensors
-from unseen.federation.client import epoch_cuts
 
 
 def shares_from(bias_slope: Tensor, mean_probability: Tensor) -> Tensor:
@@ -47,11 +46,12 @@ class LabelCounts:
         return found is not None and f"{found[0]}.bias" in model_entries(observed.first, known.net)
 
     def attack(self, observed: Observed, known: Known, truth: Truth) -> list[Finding]:
-        return [self._one_step(observed, known, truth), self._real(observed, known, truth)]
+        real = self._real(observed, known, truth)
+        return [self._one_step(observed, known, truth), real, *lent([real], observed, known.net)]
 
     def _one_step(self, observed: Observed, known: Known, truth: Truth) -> Finding:
         one, found, blind = observed.first, [], []
-        pool = truth.members(one.client, self.batch * known.times(self.trials, 2))
+        pool = truth.members(one.client, self.batch * known.times(self.trials, 8))
         for first in range(0, len(pool) - self.batch + 1, self.batch):
             victim = rows_of(pool, slice(first, first + self.batch))
             reply = known.reply(victim, one, batch_size=self.batch, local_steps=1, local_epochs=None)
@@ -66,11 +66,9 @@ class LabelCounts:
         for one in observed.exchanges:
             if one.round != observed.first.round:
                 continue  # a head of the client's own begins where the attacker knows it only in the first round
-            plan = known.plan
-            steps = plan.local_steps or len(epoch_cuts(one.images, plan)) * (plan.local_epochs or 1)
             labels = truth.sites[one.client].train.labels
             true = torch.bincount(labels, minlength=known.net.classes) / len(labels)
-            guess = self._guess(one, known, steps)
+            guess = self._guess(one, known, known.steps(one))
             found.append(overlap(guess, true))
             blind.append(overlap(torch.full_like(guess, 1 / len(guess)), true))
         return self._finding(found, blind, f"round {observed.first.round} of the run", real=True)

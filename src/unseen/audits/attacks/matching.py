@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from unseen.audits.attack import Known, Observed, Truth, rows_of, update_of
 from unseen.audits.findings import Finding, Picture, Plays
-from unseen.audits.measures import likeness, mean, of_100, psnr, side_by_side
+from unseen.audits.measures import candidates_of_a_class, likeness, mean, of_100, psnr, side_by_side
 from unseen.audits.record import Exchanged
 from unseen.core.seeding import torch_generator
 from unseen.core.types import Batch, Tensors, Work
@@ -37,6 +37,7 @@ class Case:
     batch: int
     epochs: int = 1
     trials: int = 1
+    fewest: int = 1  # trials, however small the effort
     norms: Literal["train", "eval"] = "train"
     least: int = 100  # iterations, however small the effort: fewer leave noise of a single image
     spared: bool = False  # left out where the effort is too small for one trial of it
@@ -52,8 +53,8 @@ class Case:
 
 
 CASES = (
-    Case(1, 1, trials=8),
-    Case(1, 1, trials=8, norms="eval"),
+    Case(1, 1, trials=8, fewest=4),
+    Case(1, 1, trials=8, fewest=4, norms="eval"),
     Case(4, 4, trials=2, least=60),
     Case(16, 16, least=30),
     Case(4, 4, epochs=4, trials=2, spared=True),
@@ -80,8 +81,8 @@ class GradientMatching:
 
     def _case(self, case: Case, one: Exchanged, known: Known, truth: Truth) -> Finding:
         pool = truth.members(one.client, CANDIDATES)
-        trials = known.times(case.trials)
-        hits, noise, shown = 0, [], []
+        trials = known.times(case.trials, case.fewest)
+        hits, noise, shown, labels = 0, [], [], []
         for trial in range(trials):
             rows = torch.arange(trial * case.images, (trial + 1) * case.images) % len(pool)
             victim = rows_of(pool, rows)
@@ -96,6 +97,7 @@ class GradientMatching:
                 )
             noise += [psnr(a, b) for a, b in zip(guess, victim.x, strict=True)]
             shown.append((victim.x, guess))
+            labels.append(victim.y)
         names = f"matching-{case.images}x{case.batch}-{case.steps}-{case.norms}.png"
         picture: Picture = side_by_side(*(torch.cat(parts)[:16] for parts in zip(*shown, strict=True)))
         return Finding(
@@ -104,8 +106,8 @@ class GradientMatching:
             saw=f"the update of the weights: {case.words}",
             real=False,
             scores={"PSNR in dB": mean(noise)},
-            identified_of_100=of_100(hits, trials * case.images, len(pool)),
-            words=f"{case.words}; first round, no augmentation, labels given.",
+            identified_of_100=of_100(hits, trials * case.images, candidates_of_a_class(pool.y, labels)),
+            words=f"{case.words}; first round, no augmentation, labels given; chance is a guess by the label alone.",
             pictures={names: picture},
         )
 

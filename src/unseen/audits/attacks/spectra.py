@@ -73,7 +73,7 @@ class SpectrumMatching:
         train = truth.sites[one.client].train
         every = train.batch(torch.arange(len(train)))
         fingerprints = amplitudes_of(every.x, width).flatten(1)
-        rows = sent[: known.times(self.images, 4)]
+        rows = sent[: known.times(self.images, 16)]
         distances = torch.cdist(rows.flatten(1).double(), fingerprints.double())
         sources = distances.argmin(1)
         exact = distances.min(1).values <= SAME * rows.flatten(1).double().norm(dim=1)
@@ -111,7 +111,7 @@ class SpectrumMatching:
     def _retrieval(self, rows: Tensor, sources: Tensor, exact: Tensor, every: Batch, known: Known) -> Finding:
         truth = rows_of(every, sources)
         begin = torch.rand(truth.x.shape, generator=known.generator("phases"))
-        found = retrieve(rows, begin, known.times(self.iterations, 5))
+        found = retrieve(rows, begin, known.times(self.iterations, 50))
         hits = 0
         for guess, source, known_source in zip(found, sources.tolist(), exact.tolist(), strict=True):
             game = self._games(source, len(every), known)

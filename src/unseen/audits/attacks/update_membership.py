@@ -34,7 +34,7 @@ class UpdateMembership:
         return len(observed.clients) > 1 and any(name in known.stepped for name in observed.first.state)
 
     def attack(self, observed: Observed, known: Known, truth: Truth) -> list[Finding]:
-        count = known.times(self.images, 4)
+        count = known.times(self.images, 24)
         members, others = [], []
         for client in observed.clients:
             members.append(self._scores(client, truth.members(client, count), observed, known))
