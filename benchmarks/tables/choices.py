@@ -131,7 +131,8 @@ def _searched(value: Mapping[str, Any]) -> list[str]:
             "that compose with each."
         )
     known = {name for names in about.get("left_out", {}).values() for name in names}
-    if rest := [name for name in registered() if name not in known and name not in about["methods"]]:
+    ours = [name for name, kind in registered().items() if kind.__module__.startswith("unseen.")]  # no own file's
+    if rest := [name for name in ours if name not in known and name not in about["methods"]]:
         words.append(f"Not searched, for want of time: {', '.join(rest)}.")
     words += [f"Not searched because {why}: {', '.join(names)}." for why, names in about.get("left_out", {}).items()]
     if not all(one["finished"] for one in value["found"]):
