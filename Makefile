@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --quiet --no-compile --disable-pip-version-check -c constraints.txt
 # One thread per process: runs use processes for parallel work, and sums then have one order (see docs/architecture.md).
 export OMP_NUM_THREADS := 1
+# Python keeps what it compiled, also where the machine's environment says not to: torch is compiled anew by every process
+# else, and that takes half of the time of a short run (--no-compile below leaves the rest, which nothing imports).
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test example flower check results bench clean site docs dist

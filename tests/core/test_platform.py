@@ -193,6 +193,31 @@ def test_bfloat16_without_instructions_for_it_is_remarked(clean: pytest.MonkeyPa
         assert sentence not in platform.kernels_used().remark
 
 
+def test_a_cpu_that_reports_amx_and_cannot_do_it_computes_bfloat16_on_avx512(clean: pytest.MonkeyPatch) -> None:
+    """The trial is a real one, of a process that a signal ends; a CPU that can do it is left alone."""
+    for flags, code, lacks in (
+        ({"avx2", "avx512_bf16", "amx_tile"}, "import os, signal; os.kill(os.getpid(), signal.SIGILL)", True),
+        ({"avx2", "avx512_bf16", "amx_tile"}, "raise SystemExit(1)", False),  # no torch there: not a signal
+        ({"avx2", "avx512_bf16"}, "import os, signal; os.kill(os.getpid(), signal.SIGILL)", False),
+    ):
+        clean.setattr(platform, "_flags", lambda flags=flags: frozenset(flags))
+        clean.setattr(platform, "TRY_BFLOAT16", code)
+        platform.ask_for_kernels("bfloat16", "cpu")
+        assert asked() == SETTINGS["without amx" if lacks else "native"]
+        assert ("AVX-512 instead" in platform.kernels_used("bfloat16", "cpu").remark) == lacks
+        platform.ask_for_kernels("float32", "cpu")  # which takes it back
+        assert asked() == SETTINGS["native"]
+        assert "AVX-512 instead" not in platform.kernels_used("float32", "cpu").remark
+
+
+def test_who_limits_onednn_is_not_asked_about_amx(clean: pytest.MonkeyPatch) -> None:
+    clean.setattr(platform, "_flags", lambda: frozenset({"avx2", "amx_tile"}))
+    clean.setattr(platform, "TRY_BFLOAT16", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    clean.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX")
+    platform.ask_for_kernels("bfloat16", "cpu")
+    assert asked() == {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX", "MKL_CBWR": "AUTO"}
+
+
 # --- children --------------------------------------------------------------------------------------------------------
 @needs_avx2
 def test_a_child_has_its_parents_kernels_and_may_take_them_back(forked: Callable[..., str]) -> None:

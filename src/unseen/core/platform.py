@@ -21,6 +21,7 @@ import os
 import platform
 import signal
 import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from functools import cache
@@ -83,12 +84,15 @@ SETTINGS = {
         "MKL_CBWR": "AVX2",
         "OPENBLAS_CORETYPE": "Haswell",  # numpy's and scipy's; read when they are imported, the others at the first sum
     },
+    # bfloat16 on AVX-512, where the CPU reports AMX but ends a process that uses it (some virtual machines).
+    "without amx": {"MKL_CBWR": "AUTO", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
 }
 VARIABLES = tuple(SETTINGS["avx2"])  # all that may be set here
 # Names the variables above that were set here and not by the user: a child process may then take them back.
 OURS = "UNSEEN_CPU_VARIABLES"
 # torch's names for the kernels, the widest first, and what a CPU must have for them.
 LEVELS = {"AVX512": {"avx512vl", "avx512bw", "avx512dq", "fma"}, "AVX2": {"avx2", "fma"}}
+TRY_BFLOAT16 = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
 BFLOAT16 = {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"}  # instructions; the last is ARM's
 
 
@@ -121,7 +125,7 @@ def ask_for_kernels(precision: str = "float32", device: str = "cpu") -> None:
         return
     # By AVX2's kernels, bfloat16 is more than ten times as slow as float32.
     avx2 = os.environ.get("UNSEEN_CPU") == "avx2" and not _by_bfloat16(precision, device)
-    wanted = SETTINGS["avx2" if avx2 else "native"]
+    wanted = SETTINGS["avx2" if avx2 else "without amx" if _lacks_amx(precision, device) else "native"]
     missing = [name for name in wanted if name not in os.environ]
     os.environ.update({name: wanted[name] for name in missing})
     if missing:
@@ -143,11 +147,28 @@ def kernels_used(precision: str = "float32", device: str = "cpu") -> Kernels:
         )
     if _by_bfloat16(precision, device) and flags and not flags & BFLOAT16:
         remarks.append("This CPU has no bfloat16 instructions: float32 is faster on it.")
+    if _lacks_amx(precision, device):
+        remarks.append("This machine reports AMX but ends programs that use it, so bfloat16 runs on AVX-512 instead.")
     return Kernels(asked, used, " ".join(remarks))
 
 
 def _by_bfloat16(precision: str, device: str) -> bool:
     return precision == "bfloat16" and device.partition(":")[0] == "cpu"
+
+
+def _lacks_amx(precision: str, device: str) -> bool:
+    """Whether bfloat16 would end this process, as the CPU reports AMX and cannot do it. Tried in a process of its own."""
+    if not _by_bfloat16(precision, device) or "amx_tile" not in _flags():
+        return False
+    if os.environ.get("ONEDNN_MAX_CPU_ISA"):  # the user's own, or set here before
+        return os.environ["ONEDNN_MAX_CPU_ISA"] == SETTINGS["without amx"]["ONEDNN_MAX_CPU_ISA"]
+    return _dies(TRY_BFLOAT16)
+
+
+@cache
+def _dies(code: str) -> bool:
+    """Whether a signal ends a new Python process with this code."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120).returncode < 0
 
 
 def _native(flags: frozenset[str]) -> str:
