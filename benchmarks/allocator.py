@@ -19,8 +19,8 @@ from unseen.core.platform import ask_for_kernels, keep_freed_memory
 from unseen.nets.backbones import create_net
 
 
-def measure(kept: bool, backbone: str, size: int, steps: int) -> None:
-    ask_for_kernels()
+def measure(kept: bool, backbone: str, size: int, steps: int, precision: str = "float32") -> None:
+    ask_for_kernels(precision)
     torch.set_num_threads(1)
     if kept:
         keep_freed_memory()
@@ -31,7 +31,9 @@ def measure(kept: bool, backbone: str, size: int, steps: int) -> None:
     for _ in range(steps + 2):
         began = time.process_time()
         optimizer.zero_grad()
-        F.cross_entropy(net(x), y).backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16"):  # as a run's steps
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
         optimizer.step()
         seconds.append(time.process_time() - began)
     print(statistics.median(seconds[2:]))

@@ -43,12 +43,19 @@ def speed() -> str:
             one,
         ))  # fmt: skip
     if one := speed_record("kernels"):
-        nets = (f"{n['avx2'] / n['native']:.2f}x ({net} at {n['image_size']} px)" for net, n in one["nets"].items())
-        rows.append((
-            "a training step by AVX2's kernels ([`UNSEEN_CPU=avx2`](architecture.md#same-bits)) against the CPU's own",
-            ", ".join(nets),
-            one,
-        ))  # fmt: skip
+        kinds = {
+            "avx2": "by AVX2's kernels ([`UNSEEN_CPU=avx2`](architecture.md#same-bits))",
+            "bfloat16": "in bfloat16 (`--precision bfloat16`)",
+        }
+        for kind, words in kinds.items():
+            nets = [
+                f"{n[kind] / n['native']:.2f}x ({net} at {n['image_size']} px)"
+                for net, n in one["nets"].items()
+                if kind in n
+            ]
+            if nets:
+                what = f"the time of a training step {words} against the CPU's own in float32"
+                rows.append((what, ", ".join(nets), one))
     if one := speed_record("server"):
         rows.append((
             "the server's part of a GA round against the weighted mean of the replies alone",

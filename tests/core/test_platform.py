@@ -14,9 +14,9 @@ from unseen.core import platform
 from unseen.core.platform import OURS, SETTINGS, VARIABLES
 
 needs_avx2 = pytest.mark.skipif(
-    "avx2" not in platform._flags(), reason="this CPU has no AVX2, or is not known to have it"
+    "avx2" not in platform.cpu_flags(), reason="this CPU has no AVX2, or is not known to have it"
 )
-needs_avx512 = pytest.mark.skipif(platform._native(platform._flags()) != "AVX512", reason="this CPU has no AVX-512")
+needs_avx512 = pytest.mark.skipif(platform._native(platform.cpu_flags()) != "AVX512", reason="this CPU has no AVX-512")
 
 PREPARE = "from unseen.core.platform import prepare_process; "
 COMPUTE = "import torch; torch.rand(3) @ torch.rand(3); "
@@ -77,7 +77,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name in (*VARIABLES, OURS, "UNSEEN_CPU"):
         monkeypatch.setenv(name, "")  # remembered, so that it is put back whatever happens in between
         monkeypatch.delenv(name)
-    monkeypatch.setattr(platform, "_flags", lambda: frozenset({"avx2", "fma"}))
+    monkeypatch.setattr(platform, "cpu_flags", lambda: frozenset({"avx2", "fma"}))
     return monkeypatch
 
 
@@ -152,7 +152,7 @@ def test_torch_that_computed_before_by_avx512_is_told_of(forked: Callable[..., s
 
 def test_another_kind_of_cpu_is_left_alone(clean: pytest.MonkeyPatch) -> None:
     for flags in (frozenset(), frozenset({"asimd", "bf16"})):
-        clean.setattr(platform, "_flags", lambda flags=flags: flags)
+        clean.setattr(platform, "cpu_flags", lambda flags=flags: flags)
         platform.ask_for_kernels()
         assert not asked() and OURS not in os.environ
 
@@ -187,7 +187,7 @@ def test_bfloat16_leaves_what_the_user_has_set(clean: pytest.MonkeyPatch) -> Non
 def test_bfloat16_without_instructions_for_it_is_remarked(clean: pytest.MonkeyPatch) -> None:
     sentence = "This CPU has no bfloat16 instructions: float32 is faster on it."
     for flags, said in (({"avx2"}, True), ({"avx2", "avx512_bf16"}, False), ({"asimd", "bf16"}, False), (set(), False)):
-        clean.setattr(platform, "_flags", lambda flags=flags: frozenset(flags))
+        clean.setattr(platform, "cpu_flags", lambda flags=flags: frozenset(flags))
         assert platform.kernels_used("bfloat16", "cpu").remark.endswith(sentence) == said, flags
         assert sentence not in platform.kernels_used("bfloat16", "cuda").remark
         assert sentence not in platform.kernels_used().remark
@@ -200,7 +200,7 @@ def test_a_cpu_that_reports_amx_and_cannot_do_it_computes_bfloat16_on_avx512(cle
         ({"avx2", "avx512_bf16", "amx_tile"}, "raise SystemExit(1)", False),  # no torch there: not a signal
         ({"avx2", "avx512_bf16"}, "import os, signal; os.kill(os.getpid(), signal.SIGILL)", False),
     ):
-        clean.setattr(platform, "_flags", lambda flags=flags: frozenset(flags))
+        clean.setattr(platform, "cpu_flags", lambda flags=flags: frozenset(flags))
         clean.setattr(platform, "TRY_BFLOAT16", code)
         platform.ask_for_kernels("bfloat16", "cpu")
         assert asked() == SETTINGS["without amx" if lacks else "native"]
@@ -211,7 +211,7 @@ def test_a_cpu_that_reports_amx_and_cannot_do_it_computes_bfloat16_on_avx512(cle
 
 
 def test_who_limits_onednn_is_not_asked_about_amx(clean: pytest.MonkeyPatch) -> None:
-    clean.setattr(platform, "_flags", lambda: frozenset({"avx2", "amx_tile"}))
+    clean.setattr(platform, "cpu_flags", lambda: frozenset({"avx2", "amx_tile"}))
     clean.setattr(platform, "TRY_BFLOAT16", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     clean.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX")
     platform.ask_for_kernels("bfloat16", "cpu")

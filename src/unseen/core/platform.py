@@ -121,7 +121,7 @@ def ask_for_kernels(precision: str = "float32", device: str = "cpu") -> None:
             values.get(name) for values in SETTINGS.values()
         }:  # else the user has changed it since
             os.environ.pop(name, None)
-    if "avx2" not in _flags():
+    if "avx2" not in cpu_flags():
         return
     # By AVX2's kernels, bfloat16 is more than ten times as slow as float32.
     avx2 = os.environ.get("UNSEEN_CPU") == "avx2" and not _by_bfloat16(precision, device)
@@ -138,7 +138,7 @@ def kernels_used(precision: str = "float32", device: str = "cpu") -> Kernels:
 
     used = torch.backends.cpu.get_cpu_capability()
     asked = os.environ.get(CAPABILITY, "native")
-    flags, remarks = _flags(), []
+    flags, remarks = cpu_flags(), []
     expected = _native(flags) if asked == "native" else "AVX2" if asked == "avx2" and "avx2" in flags else ""
     if expected and used != expected:
         remarks.append(
@@ -158,7 +158,7 @@ def _by_bfloat16(precision: str, device: str) -> bool:
 
 def _lacks_amx(precision: str, device: str) -> bool:
     """Whether bfloat16 would end this process, as the CPU reports AMX and cannot do it. Tried in a process of its own."""
-    if not _by_bfloat16(precision, device) or "amx_tile" not in _flags():
+    if not _by_bfloat16(precision, device) or "amx_tile" not in cpu_flags():
         return False
     if os.environ.get("ONEDNN_MAX_CPU_ISA"):  # the user's own, or set here before
         return os.environ["ONEDNN_MAX_CPU_ISA"] == SETTINGS["without amx"]["ONEDNN_MAX_CPU_ISA"]
@@ -185,7 +185,7 @@ def cpu() -> str:
     return named if "vendor_id" in about else platform.machine()
 
 
-def _flags() -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
     """What the CPU can do, as Linux names it; nothing on other systems, where nothing is changed."""
     about = _cpuinfo()
     return frozenset(about.get("flags", about.get("Features", "")).split())
