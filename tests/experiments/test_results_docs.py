@@ -53,6 +53,21 @@ def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monk
     assert not list((tmp_path / "records").rglob("*.safetensors"))
 
 
+def test_more_rows_do_not_change_what_is_said_of_the_papers_systems(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path / "records")
+    invent(tmp_path / "out", {"fedavg": 0.5, "fedfd-a": 0.6, "stablefdg": 0.45}, targets=("ink", "street"))
+    script.keep(tmp_path / "out", "digits")
+    before = script.sentences("digits")
+    assert "p = 0.062" in before  # 2 / 2**6, twice
+    invent(tmp_path / "more", {"moon": 0.55, "rsc": 0.4, "ga": 0.52}, targets=("ink", "street"))
+    script.keep(tmp_path / "more", "digits")
+    assert script.sentences("digits") == before
+    moon = next(line for line in script.leaderboard("digits").splitlines() if line.startswith("| MOON"))
+    assert moon.endswith("| 0.094 |")  # one of three others
+
+
 @pytest.mark.parametrize(("validation", "shown"), [(0.93, "50.6 ± 0.1 |"), (0.96, "70.6 ± 0.1 (`gentle`) |")])
 def test_a_variant_stands_for_a_system_where_the_sources_clearly_prefer_it(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation: float, shown: str

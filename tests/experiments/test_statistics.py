@@ -112,6 +112,19 @@ def test_comparisons_are_paired_and_corrected() -> None:
     assert compare(scores, "nobody") == {}
 
 
+def test_families_are_corrected_apart() -> None:
+    """What was asked before the runs keeps its p-value whatever else is compared beside it."""
+    cells = [("a", seed) for seed in range(6)]
+    scores = {"fedavg": dict.fromkeys(cells, 50.0)}
+    scores |= {name: dict.fromkeys(cells, 51.0) for name in ("asked", "asked too", "beside", "beside too", "third")}
+    found = compare(scores, "fedavg", family=lambda name: name.startswith("asked"))
+    alone = 2 / 2**6
+    assert found["asked"].p == found["beside"].p == pytest.approx(alone)
+    assert found["asked"].corrected == found["asked too"].corrected == pytest.approx(2 * alone)
+    assert found["beside"].corrected == pytest.approx(3 * alone)
+    assert compare(scores, "fedavg")["asked"].corrected == pytest.approx(5 * alone)
+
+
 def test_the_bootstrap_draws_seeds_within_targets() -> None:
     """Targets that differ from each other add nothing: only what seeds do within a target is uncertain."""
     steady = {(target, seed): value for target, value in (("a", 1.0), ("b", 9.0)) for seed in (0, 1, 3)}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -165,9 +165,11 @@ class Group:
     def ranks(self) -> dict[str, float]:
         return average_ranks({row.label: row.scores() for row in self.rows})
 
-    def comparisons(self, baseline: str | None = None) -> dict[str, Comparison]:
+    def comparisons(
+        self, baseline: str | None = None, family: Callable[[str], object] = lambda label: None
+    ) -> dict[str, Comparison]:
         label = self.baseline(baseline)
-        return compare({row.label: row.scores() for row in self.rows}, label) if label is not None else {}
+        return compare({row.label: row.scores() for row in self.rows}, label, family) if label is not None else {}
 
     def hardest(self) -> str:
         """The target with the lowest mean accuracy, of those that most methods have."""

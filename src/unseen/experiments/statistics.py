@@ -2,14 +2,14 @@
 
 The paired test is Wilcoxon's signed-rank test, two-sided, over all pairs (target, seed) that a method and the baseline
 both have: accuracies of different targets are on different scales, so that differences are not normal. Its p-values are
-Holm's, corrected for all methods compared in a table. Pairs of one target share that target's images, so that a small p
-says "the same way on these targets", not "on any domain".
+Holm's, corrected for all methods compared in a table, or for those of each family that was named before. Pairs of one
+target share that target's images, so that a small p says "the same way on these targets", not "on any domain".
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -94,13 +94,15 @@ class Comparison:
     losses: int
     pairs: int
     p: float  # two-sided, of this comparison alone; nan with fewer than LEAST_PAIRS
-    corrected: float  # Holm's, for all comparisons of the table
+    corrected: float  # Holm's, for all comparisons of the table or of the family
     low: float = math.nan  # 95 % interval of the difference, by a bootstrap over seeds; nan with too few
     high: float = math.nan
 
 
-def compare(scores: Mapping[str, Mapping[Cell, float]], baseline: str) -> dict[str, Comparison]:
-    """Every other method against the baseline."""
+def compare(
+    scores: Mapping[str, Mapping[Cell, float]], baseline: str, family: Callable[[str], object] = lambda name: None
+) -> dict[str, Comparison]:
+    """Every other method against the baseline; p-values are corrected for the methods of the same family."""
     found: dict[str, Comparison] = {}
     for name, own in scores.items():
         if name == baseline or baseline not in scores:
@@ -114,8 +116,13 @@ def compare(scores: Mapping[str, Mapping[Cell, float]], baseline: str) -> dict[s
         low, high = bootstrap_interval(dict(zip(shared, differences, strict=True)))
         p = signed_rank(differences) if len(differences) >= LEAST_PAIRS else math.nan
         found[name] = Comparison(mean, wins, losses, len(shared), p, math.nan, low, high)
-    corrected = holm([one.p for one in found.values()])
-    return {name: replace(one, corrected=p) for (name, one), p in zip(found.items(), corrected, strict=True)}
+    families: dict[object, list[str]] = {}
+    for name in found:
+        families.setdefault(family(name), []).append(name)
+    for names in families.values():
+        for name, p in zip(names, holm([found[name].p for name in names]), strict=True):
+            found[name] = replace(found[name], corrected=p)
+    return found
 
 
 DRAWS = 10_000  # of a bootstrap
