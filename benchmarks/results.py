@@ -73,8 +73,9 @@ def keep(out: Path, name: str) -> int:
 
 
 def _keep_about(found: dict[str, Any], file: Path) -> None:
-    """What was asked for, beside what was asked for in sessions before."""
+    """What was asked for, beside what was asked for in sessions before; a folder of this machine by its last name."""
     known = json.loads(file.read_text()) if file.exists() else {}
+    found = {**found, "commands": [re.sub(r"(?<=[\s=])/\S*/", "", command) for command in found.get("commands", [])]}
     for key, value in found.items():
         if isinstance(value, list):
             known[key] = [*(before := known.get(key, [])), *(one for one in value if one not in before)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,16 +126,48 @@ def sentences(name: str) -> str:
     return "\n".join(filled(f"- {line}", "  ") for line in lines) + "\n"
 
 
+def commands(name: str, group: Group) -> list[str]:
+    """What makes these runs: one command for all methods that were run on the same targets with the same seeds."""
+    settings = group.settings
+    drawn = settings.data.root is None and settings.protocol == settings.data.name == "digits"
+    where = "--data digits" if drawn else f"--protocol {settings.protocol} --root {settings.data.name.upper()}"
+    weights = f" --weights {Path(settings.net.weights).name}" if "." in settings.net.weights else ""
+    asked: dict[tuple[str, str, str], list[str]] = {}
+    for row in group.rows:
+        seeds: dict[str, list[int]] = {}
+        for target, seed in sorted(row.results):
+            seeds.setdefault(target, []).append(seed)
+        for own in sorted({tuple(s) for s in seeds.values()}):
+            targets = [target for target in group.targets if tuple(seeds.get(target, ())) == own]
+            some = "" if targets == group.targets else f" --targets {','.join(targets)}"
+            chosen = f" --tuned {name}-choices.json" if row.label.endswith(CHOSEN) else ""
+            asked.setdefault((some, _spelled(own), chosen), []).append(_with_fields(row))
+    return [
+        f"unseen bench {where}{weights} --methods {','.join(methods)}{targets} --seeds {seeds}{chosen} --out {name}"
+        for (targets, seeds, chosen), methods in asked.items()
+    ]
+
+
+def _spelled(seeds: Sequence[int]) -> str:
+    whole = list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}-{seeds[-1]}" if whole and len(seeds) > 1 else ",".join(map(str, seeds))
+
+
+def _with_fields(row: Row) -> str:
+    """`gperxan:variant=gentle`; a file by its name alone."""
+    return ":".join([row.method, *(f"{name}={Path(str(value)).name}" for name, value in row.fields.items())])
+
+
 def runs(name: str) -> str:
-    """Command, commits, seeds and kernels."""
+    """Commands, commits, seeds and kernels."""
     collection, group = records(name), main_group(name)
     if collection is None or group is None:
         return NOTHING
     results = [result for row in group.rows for result in row.results.values()]
-    said = collection.about.get("commands", [])
+    others = [one for one in collection.about.get("commands", []) if not one.startswith("unseen bench ")]
     commits = sorted({result.commit for result in results if result.commit})
     seconds = sorted(result.seconds for row in group.rows if row.label == "fedavg" for result in row.results.values())
-    lines = ["```", *said, f"unseen report benchmarks/results/{name}", "```", ""]
+    lines = ["```", *commands(name, group), *others, f"unseen report benchmarks/results/{name}", "```", ""]
     kernels = sorted({f"{r.kernels} on {r.cpu or 'a CPU that was not recorded'}" for r in results})
     about = (
         f"{len(results)} runs; seeds {', '.join(map(str, group.seeds))}; kernels "
@@ -198,8 +231,8 @@ def figure(name: str, draws: bool = True) -> str:
     if draws:
         draw(group, kept.TOP / "docs" / "img" / f"results-{name}.svg")
     words = (
-        "Points ahead of FedAvg, mean over unseen domains. Lines: 95 % intervals over seeds, where there are two seeds or "
-        "more. Full dots: defaults; rings: other variants. An arrow: farther behind than the axis goes."
+        "Points ahead of FedAvg, mean over unseen domains. Lines: 95 % intervals over seeds, where there are three seeds "
+        "or more. Full dots: defaults; rings: other variants. An arrow: farther behind than the axis goes."
     )
     return f"![Difference to FedAvg of every method on {name}](img/results-{name}.svg)\n\n" + filled(words) + "\n"
 

@@ -46,6 +46,9 @@ def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monk
     assert "FedAvg against itself" in words and "seeds 0, 1, 2" in script.runs("digits")
     invent(tmp_path / "more", {"gperxan": 0.9}, targets=("ink", "street"), seeds=(0,))
     script.keep(tmp_path / "more", "digits")
+    said = script.runs("digits")
+    assert "--methods fedavg,fedfd-a,stablefdg --seeds 0-2 --out digits" in said
+    assert "--methods gperxan --seeds 0 --out digits" in said
     assert "| 1 | 90.0 | 91.0 | 90.5 |" in script.leaderboard("digits"), "a single seed is not ranked among three"
     assert "**FedFD-A** has the best mean" in script.sentences("digits")
     page = "x\n<!-- results: method fedfd-a digits -->\nold\n<!-- end -->\n"
