@@ -51,9 +51,7 @@ class CCST(Method):
     )
 
     bank: Literal["overall", "single"] = "overall"  # one style per client, or styles of single images
-    copies: int = (
-        3  # K: clients in whose styles an image is seen, its own counted; weight-free: K of K + 1 are restyled
-    )
+    copies: int = 3  # K: clients in whose styles an image is seen, its own counted; weight-free: K of K + 1 restyled
     singles: int = 64  # images whose styles a client sends with bank=single
     encoder: str = ""  # file with VGG-19's weights (vgg_normalised of AdaIN); none: our weight-free variant
     decoder: str = ""  # file with the decoder's weights (decoder of AdaIN)
