@@ -33,12 +33,11 @@ from unseen.data.catalog import load_index
 from unseen.data.domains import DomainIndex
 from unseen.data.store import open_store
 from unseen.experiments.choose import Choice, Runner, decide
-from unseen.experiments.collect import label_of
 from unseen.experiments.sweep import Job
 from unseen.federation.measure import measure
 from unseen.runs.directory import RunDirectory
 from unseen.runs.model import load_trained
-from unseen.runs.results import RunResult
+from unseen.runs.results import RunResult, label_of
 from unseen.runs.run import one_thread
 from unseen.runs.settings import NO_TARGET, Settings
 

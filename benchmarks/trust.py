@@ -34,12 +34,12 @@ from unseen.core.metrics import calibration_curve
 from unseen.core.seeding import torch_generator
 from unseen.core.types import ImageSet
 from unseen.engines.local import open_local
-from unseen.experiments.collect import label_of
 from unseen.federation.measure import logits
 from unseen.runs.calibrate import calibration_of
 from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.model import Trained, load_trained
 from unseen.runs.progress import Silent
+from unseen.runs.results import label_of
 from unseen.runs.run import PlannedRun, load_data, one_thread
 from unseen.runs.settings import NO_TARGET
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from tables import kept
 from tables.kept import NOTHING, SYSTEMS, bold, filled, main_group, mean_on, records, row_of, top
 
-from unseen.experiments.collect import CHOSEN, Group, Row
+from unseen.experiments.collect import Group, Row
 from unseen.experiments.statistics import Comparison, average_over_targets, summarise
 from unseen.reports.findings import compared_sentence, noise_floor
 from unseen.reports.names import titled
 from unseen.reports.tables import inference_grid, markdown, p_value
 from unseen.runs.directory import find_runs
-from unseen.runs.results import RunResult
+from unseen.runs.results import CHOSEN, RunResult
 
 CLEARLY = 2  # points of source validation: about twice the standard error of the thousand images of a run
 FARTHEST = -12  # points behind FedAvg that the figure has room for

@@ -11,10 +11,11 @@ from tables import kept
 from tables.kept import NOTHING, SYSTEMS, bold, filled, main_group, mean_on, records, row_of, top
 
 from unseen.experiments.choose import Choice
-from unseen.experiments.collect import BASELINE, CHOSEN
+from unseen.experiments.collect import BASELINE
 from unseen.experiments.statistics import Comparison, compare, summarise
 from unseen.registry import registered
 from unseen.reports.names import titled
+from unseen.runs.results import CHOSEN
 
 
 def regret(name: str) -> str:

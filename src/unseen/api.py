@@ -351,6 +351,7 @@ class Evaluations(Shown, list[Evaluated]):
                     "rule": one.rule.label,
                     "accuracy": one.found.accuracy,
                     "own_accuracy": result.accuracy if result is not None else None,
+                    "remark": result.remark if result is not None else "",
                     "examples": one.found.examples,
                     "directory": str(one.run.path),
                 }

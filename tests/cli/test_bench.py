@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from unseen.cli import app
 from unseen.core.errors import UserError
-from unseen.experiments.collect import collect, label_of
+from unseen.experiments.collect import collect
 from unseen.experiments.grid import plan_bench, read_file
 from unseen.registry import registered
+from unseen.runs.results import label_of
 
 
 def test_runs_go_seed_by_seed_over_targets_and_methods() -> None:

@@ -12,18 +12,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer import Typer
 from typer.testing import CliRunner
 
 from tests.reports.runs import invent
+from unseen.api import Evaluated, Evaluations
 from unseen.cli import app
 from unseen.cli import bench as bench_command
 from unseen.cli import evaluate as evaluate_command
+from unseen.cli import run as run_command
 from unseen.cli.screen import constant_apart, print_table
 from unseen.experiments.collect import collect
 from unseen.experiments.cost import Cost
+from unseen.experiments.inference import read_rules
 from unseen.experiments.tune import Choice, Choices, Scored, Trial
+from unseen.registry import registered
 from unseen.runs.directory import find_runs
 from unseen.runs.results import EvaluationLine
+from unseen.runs.run import Result
 
 SCREEN = {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm-256color", "NO_COLOR": ""}
 MARKUP = re.compile(r"\x1b\[[0-9;]*m")
@@ -90,6 +96,40 @@ def test_show_says_what_is_the_same_once_and_puts_directories_below(folder: Path
     assert re.search(rf"^1\s+{re.escape(str(one.path))}$", text, re.MULTILINE)
 
 
+def test_what_differs_from_the_paper_stands_wherever_the_method_is_shown(folder: Path) -> None:
+    """In lists and records of runs, at a run's end, in Python, in costs; and with the method itself before any run."""
+    remark = "weight-free, ours"
+    run = next(run for run in find_runs(folder) if run.settings().method == "ccst")
+    record = run.result()
+    assert record is not None
+    result = Result(record, run.rounds(), run.settings(), run.path)
+    listed = [line for line in said("show", folder).splitlines() if "ccst" in line]
+    assert len(listed) == 12 and all(f"\tccst ({remark})\t" in line for line in listed)
+    assert f"the method as it was run: {remark}\n" in said("show", run.path)
+    assert repr(result).startswith(f"ccst ({remark}) on digits") and remark in result._repr_html_()
+    ended = CliRunner().invoke(ended_with(result), env=SCREEN)
+    text = " ".join(MARKUP.sub("", ended.stdout).split())
+    assert f"the method as it was run: {remark} " in text and f"ccst ({remark}) on digits" in text
+    (one,) = Evaluations([Evaluated(run, *read_rules("iabn", None), run.evaluations()["iabn"])]).rows()
+    assert one["remark"] == remark
+    for name, kind in registered().items():
+        if remark := kind().about.remark:
+            assert f"how its default differs from the paper: {remark}.\n" in said("methods", name)
+            assert json.loads(said("methods", name, "--json"))[0]["remark"] == remark
+
+
+def ended_with(result: Result) -> Typer:
+    """A command that ends as `unseen run` does after this run, and after several like it."""
+    command = Typer()
+
+    @command.command()
+    def end() -> None:
+        run_command.report(result)
+        run_command.table([result, result])
+
+    return command
+
+
 def test_one_run_fits_but_for_commands(folder: Path) -> None:
     text = MARKUP.sub("", said("show", find_runs(folder)[0].path, env=SCREEN))
     assert [line for line in too_wide(text) if not line.startswith("next: ")] == []
@@ -112,11 +152,12 @@ def test_tables_of_bench_and_evaluate_fit(folder: Path, on_screen: None, capsys:
 
 def test_cost_and_tune_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = [
-        Cost(name, 1_234_567, 1.5, 0.02, 2.5, 0.01, 381_000, 512, 381_000, passes=1.0)
-        for name in ("fedavg", "fedbn+fedprox")
+        Cost(name, 1_234_567, 1.5, 0.02, 2.5, 0.01, 381_000, 512, 381_000, passes=1.0, remark=remark)
+        for name, remark in (("fedavg", ""), ("fedbn+fedprox", "proximal term ours"))
     ]
     monkeypatch.setattr("unseen.experiments.cost.measure_costs", lambda *words, **more: found)
-    assert not too_wide(said("cost", "--methods", "fedavg", env=SCREEN))
+    text = said("cost", "--methods", "fedavg", env=SCREEN)
+    assert not too_wide(text) and "fedbn+fedprox: proximal term ours" in text
     assert json.loads(said("cost", "--methods", "fedavg", "--json"))[1]["method"] == "fedbn+fedprox"
     trial = Trial({"mu": 0.1234, "temperature": 0.5}, 3.162)
     chosen = [Choice("fedprox", t, trial, [Scored(trial, 0.9, 4), Scored(Trial(), 0.8, 4)]) for t in TARGETS]

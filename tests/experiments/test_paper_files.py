@@ -13,7 +13,7 @@ import pytest
 from unseen.data.catalog import CATALOG, Dataset, Domain, load_index
 from unseen.data.domains import DomainIndex
 from unseen.data.split import partition, split
-from unseen.experiments.collect import Row, label_of
+from unseen.experiments.collect import Row
 from unseen.experiments.grid import plan_bench, read_file
 from unseen.experiments.published import SYSTEMS, TABLES
 from unseen.federation.client import epoch_cuts
@@ -22,6 +22,7 @@ from unseen.methods.gperxan import GPerXAN
 from unseen.registry import parse
 from unseen.runs import images, planning
 from unseen.runs.protocols import protocol_named
+from unseen.runs.results import label_of
 
 TOP = Path(__file__).parent.parent.parent
 FILES = sorted((TOP / "benchmarks" / "paper").glob("*.toml"))

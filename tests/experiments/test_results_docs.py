@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from tests.reports.runs import invent
 from unseen.core.files import write_json
 from unseen.experiments.choose import Candidate, Choice
 from unseen.experiments.grid import read_file
+from unseen.registry import parse
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "results.py"
 
@@ -30,6 +32,21 @@ def script() -> ModuleType:
 
 def test_every_page_is_what_its_records_say(script: ModuleType) -> None:
     assert script.stale() == [], "run `make results`"
+
+
+def test_the_readme_says_which_systems_are_not_quite_their_papers() -> None:
+    text = " ".join((SCRIPT.parents[1] / "README.md").read_text().split())
+    found = re.search(r"The defaults of ([^.]*) differ from their papers", text)
+    assert found is not None
+    told = set(re.split(r", | and ", found[1]))
+    systems = {
+        "FedFD": "fedfd",
+        "FedFD-A": "fedfd-a",
+        "gPerXAN": "gperxan",
+        "StableFDG": "stablefdg",
+        "FedADG": "fedadg",
+    }
+    assert told == {name for name, method in systems.items() if parse(method).about.remark}
 
 
 def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

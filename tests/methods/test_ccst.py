@@ -12,10 +12,9 @@ from tests.tiny_federation import federation
 from tests.tiny_work import make_work, site, tiny_net
 from unseen.core.errors import UserError
 from unseen.core.files import write_tensors
-from unseen.core.seeding import torch_generator
 from unseen.core.types import Server
 from unseen.methods.ccst import CCST
-from unseen.nets.parts.style_transfer import Restyle, StyleNetwork, kept_copies, overall, style_network, take
+from unseen.nets.parts.style_transfer import Restyle, StyleNetwork, kept_copies, looks_of, overall, style_network, take
 from unseen.nets.parts.styles import style_of
 from unseen.registry import parse
 
@@ -112,11 +111,35 @@ def test_style_network_from_files(files: tuple[str, str]) -> None:
         CCST(encoder=files[0], decoder=files[1]).build(tiny_net(CCST()))
 
 
-def test_with_a_style_network_images_are_drawn_with_their_copies(files: tuple[str, str]) -> None:
-    method = CCST(encoder=files[0], decoder=files[1], copies=2, side=0)
+@pytest.mark.parametrize(("counts", "most", "kinds"), [([1, 1], 3, 3), ([4, 2], 2, 2), ([1], 5, 2), ([3] * 29, 3, 3)])
+def test_an_image_has_the_looks_of_k_clients_its_own_among_them(counts: list[int], most: int, kinds: int) -> None:
+    """Clients are drawn without replacement; its own stands for the image as it is; of the others one style each."""
+    rng = torch.Generator().manual_seed(0)
+    looks = looks_of(torch.tensor(counts), 4000, most, rng).numpy()
+    assert looks.shape == (4000, kinds)
+    client = np.concatenate([np.repeat(np.arange(len(counts)), counts), [-1]])[looks]  # -1: as it is
+    assert all(len(set(row)) == kinds for row in client)
+    for each in range(-1, len(counts)):  # every client as often as any other
+        assert abs((client == each).mean() - 1 / (len(counts) + 1)) < 0.02
+    assert set(looks.ravel()) == set(range(-1, sum(counts)))  # and every style of each
+    for each, (first, held) in enumerate(zip(np.cumsum(counts) - counts, counts, strict=True)):
+        of = np.bincount(looks[client == each] - first, minlength=held)
+        assert of.min() > 0.6 * of.mean()
+
+
+def test_with_three_clients_an_image_is_seen_once_in_each_look_as_in_the_papers_table() -> None:
+    """Overall, K = 3 on PACS: the image as it is, and in the two other domains' styles, each a third of the times."""
+    looks = looks_of(torch.tensor([1, 1]), 50, CCST().copies, torch.Generator().manual_seed(0))
+    assert (looks.sort(dim=1).values == torch.tensor([-1, 0, 1])).all()
+
+
+def test_with_a_style_network_images_are_drawn_in_their_looks(files: tuple[str, str]) -> None:
+    method = CCST(encoder=files[0], decoder=files[1], side=0)
     assert [method.surveys(round) for round in (1, 2)] == [True, False]
-    bank = torch.stack([torch.full((2, 512), value) for value in (0.5, 1.0, 2.0)])
-    work = make_work(method, brief={"styles": bank}, site=site(count=6))
+    told = {name: {"styles": torch.full((1, 2, 512), value)} for name, value in (("a", 0.5), ("b", 1.0), ("c", 2.0))}
+    brief = method.brief(Server({}), told, ["a"])["a"]
+    assert brief["styles"][:, 0, 0].tolist() == [1.0, 2.0] and brief["counts"].tolist() == [1, 1]
+    work = make_work(method, brief=brief, site=site(count=6))
     assert not work.net.norms(Restyle)
     own = work.site.train
     method.prepare(work)
@@ -124,27 +147,28 @@ def test_with_a_style_network_images_are_drawn_with_their_copies(files: tuple[st
     assert len(images) == 6 and torch.equal(images.labels, own.labels) and torch.equal(images.domains, own.domains)
     rows = torch.arange(6)
     plain = own.batch(rows).x
-    seen: list[set[bytes]] = [set() for _ in rows]
-    for _ in range(12):
+    seen: list[dict[bytes, int]] = [{} for _ in rows]
+    for _ in range(60):
         drawn = images.batch(rows)
         assert torch.equal(drawn.y, own.labels) and float(drawn.x.min()) >= 0 and float(drawn.x.max()) <= 1
         for row, x in enumerate(drawn.x):
-            seen[row].add(x.numpy().tobytes())
-    for row, kinds in enumerate(seen):  # itself, and two copies at most: their styles may be the same
-        assert plain[row].numpy().tobytes() in kinds and 2 <= len(kinds) <= 3
-    # A copy by hand, and the same style for the same copy in the next round.
-    chance = torch_generator(0, client="a", purpose="ccst copies")
-    styles = bank[torch.randint(3, (6, 2), generator=chance)]
+            key = x.numpy().tobytes()
+            seen[row][key] = seen[row].get(key, 0) + 1
     with torch.no_grad():
-        for row in range(6):
-            new = style_network(*files)(plain[row : row + 1], styles[row, 1, :1], styles[row, 1, 1:]).clamp(0, 1)
-            assert ((new[0] * 255).round() / 255).numpy().tobytes() in seen[row]
+        for row, kinds in enumerate(seen):
+            copies = [
+                style_network(*files)(plain[row : row + 1], *style[:, None]).clamp(0, 1) for style in brief["styles"]
+            ]
+            expected = [plain[row], *((new[0] * 255).round() / 255 for new in copies)]
+            assert set(kinds) == {x.numpy().tobytes() for x in expected} and min(kinds.values()) > 8
 
 
 def test_copies_have_the_same_bits_made_before_or_anew(files: tuple[str, str]) -> None:
     def drawn() -> Tensor:
         method = CCST(encoder=files[0], decoder=files[1], side=0)
-        work = make_work(method, brief={"styles": torch.ones(1, 2, 512)}, site=site(count=8))
+        work = make_work(
+            method, brief={"styles": torch.ones(1, 2, 512), "counts": torch.tensor([1])}, site=site(count=8)
+        )
         method.prepare(work)
         work.rng.manual_seed(4)
         return work.site.train.batch(torch.tensor([5, 2, 7])).x
@@ -204,12 +228,17 @@ def test_only_the_authors_network_at_their_size_has_no_remark() -> None:
 
 def test_images_are_enlarged_to_be_restyled_and_come_back_at_their_size(files: tuple[str, str]) -> None:
     method = CCST(encoder=files[0], decoder=files[1], side=48)
-    work = make_work(method, brief={"styles": torch.ones(1, 2, 512)}, site=site(count=4))
+    work = make_work(method, brief={"styles": torch.ones(1, 2, 512), "counts": torch.tensor([1])}, site=site(count=4))
     method.prepare(work)
     assert work.site.train.batch(torch.arange(4)).x.shape == (4, 3, 32, 32)
     work.net.eval()
     with torch.no_grad():
         assert method._maps(work, torch.rand(1, 3, 32, 32)).shape == (1, 512, 6, 6)
+
+
+def test_no_looks_at_all_are_an_error() -> None:
+    with pytest.raises(UserError, match="copies is 0"):
+        CCST(copies=0)
 
 
 def test_one_file_of_two_is_an_error() -> None:

@@ -39,10 +39,10 @@ from unseen.core.files import append_line, atomic, read_json, read_lines, read_t
 from unseen.core.platform import prepare_process, source_version
 from unseen.core.seeding import torch_generator
 from unseen.core.types import Batch
-from unseen.experiments.collect import label_of
 from unseen.runs.directory import RunDirectory
 from unseen.runs.model import build_net
 from unseen.runs.progress import Silent, Watcher
+from unseen.runs.results import label_of
 from unseen.runs.run import Assembly, PlannedRun, assemble, augmenter, load_data, one_thread
 from unseen.runs.settings import Settings
 

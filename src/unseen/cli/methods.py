@@ -102,6 +102,7 @@ def _as_json(kind: type[Method]) -> dict[str, Any]:
         "name": kind.name,
         "about": _about(kind),
         "sends": kind.traits.sends,
+        "remark": plain.about.remark,
         "passes": kind.passes,
         "fields": [
             {
@@ -142,7 +143,9 @@ def explain(kind: type[Method], width: int | None = None) -> str:
         meaning = meanings.get(f.name, "")
         said = f"  {f.name} = {getattr(plain, f.name)} ({spelled(hints[f.name])}){': ' + meaning if meaning else ''}"
         lines.append(fit(said))
+    ours = plain.about.remark
     closing = [
+        *([f"Beside its name tables say how its default differs from the paper: {ours}."] if ours else []),
         f"Sends beyond the model's weights: {kind.traits.sends or 'nothing'}.",
         f"A step costs {kind.passes:.3g} of FedAvg's, by its passes.",
         *_composition(plain),

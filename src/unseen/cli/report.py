@@ -112,6 +112,7 @@ def cost(
             f"fedavg: {1e3 * base.step_seconds:.1f} ms a step and {1e3 * base.inference_seconds:.1f} ms for a batch in "
             "inference, on one thread",
             "passes: over a batch in a step, forward and backward (without backward: a third); per pass: the step by them",
+            *(f"{one.method}: {one.remark}" for one in found if one.remark),
         ],
         right=columns[1:],
     )

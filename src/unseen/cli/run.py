@@ -22,6 +22,7 @@ from unseen.cli.screen import (
 )
 from unseen.core.errors import UserError
 from unseen.core.plan import HOW
+from unseen.runs.results import label_of
 from unseen.runs.settings import NO_TARGET
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def report(result: Result) -> None:
         f"trained on all domains; {kept}"
         if about.target == NO_TARGET
         else f"unseen accuracy {percent(about.accuracy)} on {about.target}{about.mark}; {kept}",
-        *filter(None, [more_measures(about)]),
+        *filter(None, [about.as_run, more_measures(about)]),
         f"in-domain accuracy {percent(about.in_domain_accuracy)} on the sources' {about.in_domain_images} images",
         about.ledger,
         *([_privacy(about)] if about.epsilon is not None else []),
@@ -226,7 +227,7 @@ def table(finished: list[Result]) -> None:
         [name, str(len(own)), _mean(r.accuracy for r in own), _mean(r.in_domain_accuracy for r in own)]
         for name, own in [*parts.items(), ("mean", finished)]
     ]
-    title = f"{first.method} on {first.data}, protocol {first.protocol}{first.mark}"
+    title = f"{label_of(finished[0].settings, first.remark)} on {first.data}, protocol {first.protocol}{first.mark}"
     print_table(columns, cells, title=title, right=columns[1:])
 
 

@@ -23,7 +23,7 @@ from unseen.cli.screen import (
     say,
 )
 from unseen.core.words import PEEKS, megabytes
-from unseen.runs.results import mark_of
+from unseen.runs.results import label_of, mark_of
 from unseen.runs.settings import NO_TARGET
 
 if TYPE_CHECKING:
@@ -88,7 +88,14 @@ def _summary(folder: Path, runs: Sequence[RunDirectory]) -> None:
                 megabytes(about.bytes_up) + (" *" if beyond else ""),
             ]
         rows.append(
-            [settings.data.name, settings.protocol, _method(settings), settings.target, str(settings.seed), *numbers]
+            [
+                settings.data.name,
+                settings.protocol,
+                label_of(settings, about.remark if about is not None else ""),
+                settings.target,
+                str(settings.seed),
+                *numbers,
+            ]
         )
     if not in_terminal():
         print_table([*COLUMNS, "directory"], [[*row, str(run.path)] for row, run in zip(rows, runs, strict=True)])
@@ -134,7 +141,7 @@ def _one(run: RunDirectory) -> None:
         about.ledger,
         f"{duration(about.seconds)}, {about.clients} clients, {about.parameters:,} parameters, kernels {about.kernels}"
         + (f" on {about.cpu}" if about.cpu else ""),
-        *filter(None, [about.kernels_remark, about.remark and f"the method as it was run: {about.remark}"]),
+        *filter(None, [about.kernels_remark, about.as_run]),
         *(
             f"unseen accuracy {percent(line.accuracy)} by the inference rule {rule}"
             for rule, line in run.evaluations().items()
@@ -155,17 +162,12 @@ def _calibrated(run: RunDirectory) -> str:
     )
 
 
-def _method(settings: Settings) -> str:
-    changed = ", ".join(f"{name}={value}" for name, value in settings.fields.items())
-    return settings.method + (f" ({changed})" if changed else "")
-
-
 def _config(settings: Settings) -> list[str]:
     data, net, plan = settings.data, settings.net, settings.plan
     weights = Path(net.weights).name if net.weights_are_a_file else net.weights
     optimizer = plan.optimizer
     return [
-        f"{_method(settings)} on {data.name}, {settings.left_out}, seed {settings.seed}, protocol {settings.protocol}",
+        f"{label_of(settings)} on {data.name}, {settings.left_out}, seed {settings.seed}, protocol {settings.protocol}",
         f"{net.backbone} at {data.image_size} px, weights {weights}; partition {data.partition}; "
         f"{budget(plan)}; {optimizer.name} lr {optimizer.lr:g} {optimizer.schedule}; "
         f"selection {plan.client_selection} on clients, {chosen_by(plan.server_selection)} on the server",

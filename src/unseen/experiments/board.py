@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from unseen.core.terminal import NotebookLine, duration, errors, percent, place_of
-from unseen.experiments.collect import label_of
 from unseen.experiments.sweep import Job, time_left
+from unseen.runs.results import label_of
 
 
 class PlainBoard:

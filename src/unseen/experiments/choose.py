@@ -25,11 +25,12 @@ from unseen.core.files import read_json, write_json
 from unseen.core.shown import Row, Shown
 from unseen.core.words import megabytes
 from unseen.experiments import grid
-from unseen.experiments.collect import BASELINE, label_of
+from unseen.experiments.collect import BASELINE
 from unseen.experiments.statistics import Cell, compare, summarise
 from unseen.experiments.sweep import Job, Watching
 from unseen.method import Method, overrides, parts_of
 from unseen.runs.planning import spell_method
+from unseen.runs.results import label_of
 from unseen.runs.settings import Settings
 
 VERSION = 1

@@ -30,11 +30,10 @@ from unseen.experiments.statistics import (
 )
 from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.protocols import PROTOCOLS
-from unseen.runs.results import RunResult, mark_of
+from unseen.runs.results import CHOSEN, RunResult, label_of, mark_of
 from unseen.runs.settings import Settings
 
 BASELINE = "fedavg"
-CHOSEN = ", chosen"  # behind the name of a method whose fields `unseen tune` chose
 
 
 @dataclass
@@ -187,20 +186,6 @@ class Group:
             return math.inf if math.isnan(mean) else -mean
 
         return sorted(self.rows, key=key)
-
-
-def label_of(settings: Settings, remark: str = "") -> str:
-    """`fedfd (lambda2=0.02)`, `ccst (weight-free, ours)`; `fedprox, chosen` where `unseen tune` chose."""
-    if settings.chosen_from is not None:
-        return settings.method + CHOSEN + (f" ({remark})" if remark else "")
-    words = [*(f"{name}={_spelled(value)}" for name, value in settings.fields.items()), *filter(None, [remark])]
-    return settings.method + (f" ({', '.join(words)})" if words else "")
-
-
-def _spelled(value: Any) -> str:
-    if isinstance(value, list):
-        return "..".join(_spelled(item) for item in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _plain_weights(weights: str) -> str:

@@ -50,6 +50,7 @@ class Cost:
     bytes_down: float
     bytes_up_statistics: float
     passes: float | None  # that explain the step, as the method says; None for a composed one
+    remark: str = ""  # how the method differs from the published one, in its own words
 
     @property
     def per_pass(self) -> float | None:
@@ -186,6 +187,7 @@ def measure_costs(
             bytes_down=one.ledger.per_trip("down"),
             bytes_up_statistics=one.ledger.per_trip("up", "statistics"),
             passes=registered()[one.name].passes if one.name in registered() else None,
+            remark=one.runner.method.about.remark,
         )
         for one in candidates
     ]

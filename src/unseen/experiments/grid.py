@@ -9,7 +9,6 @@ from typing import Any
 
 from unseen.core.errors import UserError, nearest
 from unseen.core.files import read_json, read_toml, write_json
-from unseen.experiments.collect import label_of
 from unseen.experiments.sweep import Job, Watching, make_jobs, sweep
 from unseen.experiments.tune import Choices, Trial, as_chosen
 from unseen.method import Method
@@ -18,6 +17,7 @@ from unseen.registry import registered
 from unseen.runs.images import store_of
 from unseen.runs.model import build_net
 from unseen.runs.planning import Experiment, listed, read_fields, read_method, read_named
+from unseen.runs.results import label_of
 from unseen.runs.run import PlannedRun
 
 

@@ -4,10 +4,11 @@ Chen, Jiang, Dou, Chen: Federated Domain Generalization for Image Recognition vi
 2023.
 
 The method: every client sends its style to a bank: channel means and standard deviations of VGG maps, over all its images
-(overall) or of single images (single). Every image is trained on as it is and in K copies, whose VGG maps take a style
-of the bank (AdaIN) and are decoded to images, before they are augmented. The rest is FedAvg. Our weight-free variant:
-the maps are those of the client's own first stage, which take the style there, inside the net; the bank is renewed each
-round, as the net moves.
+(overall) or of single images (single). For every image K clients are drawn, none twice. Where its own client is drawn,
+it is trained on as it is; where another is, as a copy, whose VGG maps take a style of that client (AdaIN) and are decoded
+to an image, before it is augmented. The rest is FedAvg. Our weight-free variant: the maps are those of the client's own
+first stage, K of K + 1 of which take the style of another client there, inside the net; the bank is renewed each round,
+as the net moves.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from unseen.nets.parts.style_transfer import (
     Restyle,
     RestyledImages,
     kept_copies,
+    looks_of,
     overall,
     resized,
     style_network,
@@ -49,12 +51,17 @@ class CCST(Method):
     )
 
     bank: Literal["overall", "single"] = "overall"  # one style per client, or styles of single images
-    copies: int = 3  # K: an image is seen as it is once in K + 1 times, and restyled otherwise
+    copies: int = 3  # K: clients in whose styles an image is seen, its own counted; weight-free: K of K + 1 restyled
     singles: int = 64  # images whose styles a client sends with bank=single
     encoder: str = ""  # file with VGG-19's weights (vgg_normalised of AdaIN); none: our weight-free variant
     decoder: str = ""  # file with the decoder's weights (decoder of AdaIN)
     exchanges: int = 1  # with a style network: first rounds that begin with an exchange of styles
     side: int = 512  # pixels at which the style network restyles, 512 in the authors' scripts; 0: the run's image size
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.copies < 1:
+            raise UserError(f"ccst: copies is {self.copies}; give 1 or more.")
 
     @property
     def about(self) -> Traits:
@@ -98,7 +105,11 @@ class CCST(Method):
         for client, statistics in surveys.items():
             server.memory[client] = statistics["styles"]
         others = {c: [server.memory[other] for other in sorted(server.memory) if other != c] for c in chosen}
-        return {client: {"styles": torch.cat(banks)} for client, banks in others.items() if banks}
+        notes = {client: {"styles": torch.cat(banks)} for client, banks in others.items() if banks}
+        if self.encoder:  # how many of the styles are of each of the others
+            for client, note in notes.items():
+                note["counts"] = torch.tensor([len(bank) for bank in others[client]])
+        return notes
 
     def prepare(self, work: Work) -> None:
         for module in work.net.norms(Restyle):
@@ -106,13 +117,13 @@ class CCST(Method):
         if self.encoder and "styles" in work.brief:
             # The client's own images are others now, for all parts; how many there are stays.
             whole = work.whole or work
-            whole.site = replace(work.site, train=self._restyled(work, work.brief["styles"].cpu()))
+            whole.site = replace(work.site, train=self._restyled(work))
 
-    def _restyled(self, work: Work, bank: Tensor) -> RestyledImages:
-        chance = torch_generator(work.plan.seed, client=work.client, purpose="ccst copies")
-        styles = bank[torch.randint(len(bank), (len(work.site.train), self.copies), generator=chance)]
+    def _restyled(self, work: Work) -> RestyledImages:
+        images, chance = work.site.train, torch_generator(work.plan.seed, client=work.client, purpose="ccst copies")
+        looks = looks_of(work.brief["counts"].cpu(), len(images), self.copies, chance)
         copies = kept_copies(self.encoder, self.decoder, self.side or work.net.image_size)
-        return RestyledImages(work.site.train, styles, copies, work.rng, work.device)
+        return RestyledImages(images, work.brief["styles"].cpu(), looks, copies, work.rng, work.device)
 
     def _maps(self, work: Work, x: Tensor) -> Tensor:
         """What styles are of: VGG's maps, or in our variant the net's own first ones (a survey is in eval mode)."""

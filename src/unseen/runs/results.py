@@ -17,6 +17,7 @@ from unseen.core.words import PEEKS
 from unseen.runs.settings import Settings, check_types, tree_of
 
 VERSION = 2
+CHOSEN = ", chosen"  # behind the name of a method whose fields `unseen tune` chose
 PEEKING = f"oracle: {PEEKS}"  # stands beside every number that was chosen by looking at the unseen domain
 
 
@@ -150,6 +151,11 @@ class RunResult:
         return min(self.in_domain.values(), default=None)
 
     @property
+    def as_run(self) -> str:
+        """The remark as a sentence; "" where the method is the published one."""
+        return f"the method as it was run: {self.remark}" if self.remark else ""
+
+    @property
     def mark(self) -> str:
         """` (oracle: PEEKS)` where the unseen domain chose the model, to be put behind a number."""
         return f" ({PEEKING})" if self.peeks else ""
@@ -179,6 +185,20 @@ def _validation(value: Mapping[str, Any] | None) -> Validation | None:
 
 def _measured(value: Mapping[str, Any]) -> Measured | None:
     return tree_of(Measured, value["measured"]) if value.get("measured") else None
+
+
+def label_of(settings: Settings, remark: str = "") -> str:
+    """`fedfd (lambda2=0.02)`, `ccst (weight-free, ours)`; `fedprox, chosen` where `unseen tune` chose."""
+    if settings.chosen_from is not None:
+        return settings.method + CHOSEN + (f" ({remark})" if remark else "")
+    words = [*(f"{name}={_spelled(value)}" for name, value in settings.fields.items()), *filter(None, [remark])]
+    return settings.method + (f" ({', '.join(words)})" if words else "")
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, list):
+        return "..".join(_spelled(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def mark_of(settings: Settings) -> str:

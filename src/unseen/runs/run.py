@@ -49,7 +49,7 @@ from unseen.runs.directory import RunDirectory
 from unseen.runs.images import index_of, store_of
 from unseen.runs.model import Trained, build_net, load_trained
 from unseen.runs.progress import Silent, Watcher
-from unseen.runs.results import ClientScore, RoundLine, RunResult, UnseenScore, Validation, number
+from unseen.runs.results import ClientScore, RoundLine, RunResult, UnseenScore, Validation, label_of, number
 from unseen.runs.selection import WORDS, Selection
 from unseen.runs.settings import NO_TARGET, Settings
 
@@ -181,7 +181,8 @@ class Result(Shown):
         about = self.record
         unseen = "" if about.target == NO_TARGET else f"unseen accuracy {percent(about.accuracy)}{about.mark}, "
         return [
-            f"{self.settings.method} on {about.data}, {self.settings.left_out}, seed {about.seed}, protocol {about.protocol}",
+            f"{label_of(self.settings, about.remark)} on {about.data}, {self.settings.left_out}, seed {about.seed}, "
+            f"protocol {about.protocol}",
             f"{unseen}in-domain {percent(about.in_domain_accuracy)}; round {about.selected_round} of {about.rounds}, "
             f"chosen by {about.selection}",
             f"last round: unseen {percent(about.last_accuracy)}, in-domain {percent(about.last_in_domain_accuracy)}",
@@ -215,7 +216,7 @@ class Result(Shown):
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=words)
         axes.axvline(self.record.selected_round, color="#999999", linewidth=1, linestyle=":")
-        axes.set(xlabel="round", ylabel="accuracy (%)", title=self.settings.method)
+        axes.set(xlabel="round", ylabel="accuracy (%)", title=label_of(self.settings, self.record.remark))
         axes.legend(frameon=False)
 
 

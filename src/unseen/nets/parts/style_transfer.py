@@ -114,16 +114,33 @@ def kept_copies(encoder: str, decoder: str, size: int) -> Copies:
     return Copies(style_network(encoder, decoder), size)
 
 
+AS_IT_IS = -1  # in the place of a row of the bank
+
+
+def looks_of(counts: Tensor, images: int, most: int, rng: torch.Generator) -> Tensor:
+    """In which styles each image is seen, N x K: rows of a bank that holds `counts` styles of each other client.
+
+    For each image K clients are drawn, its own among them and none twice, and of each of them one style. Its own client
+    stands for the image as it is.
+    """
+    clients = torch.rand(images, len(counts) + 1, generator=rng).argsort(dim=1, stable=True)[:, :most]
+    ends = counts.cumsum(0)
+    first, held = F.pad(ends - counts, (0, 1)), F.pad(counts, (0, 1), value=1)  # the last one: its own client
+    rows = first[clients] + (torch.rand(clients.shape, generator=rng) * held[clients]).long()
+    return rows.masked_fill(clients == len(counts), AS_IT_IS)
+
+
 @dataclass(frozen=True)
 class RestyledImages:
-    """A client's images, each drawn as it is or as one of its K copies in other clients' styles.
+    """A client's images, each drawn in one of its looks: as it is, or in the style of another client.
 
-    A copy has one style for good, as in the paper, where all copies are made before training. Here a copy is made when
-    it is first drawn. It is made alone and of the image itself, so its bits do not depend on when that is.
+    An image has the same looks for good, as in the paper, where all copies are made before training. Here a copy is made
+    when it is first drawn. It is made alone and of the image itself, so its bits do not depend on when that is.
     """
 
     images: ImageSet
-    styles: Tensor  # N x K x 2 x C: the style of each copy
+    bank: Tensor  # styles of other clients, M x 2 x C
+    looks: Tensor  # N x K: rows of the bank, or AS_IT_IS
     copies: Copies
     rng: torch.Generator
     device: torch.device
@@ -141,11 +158,11 @@ class RestyledImages:
 
     def batch(self, indices: Tensor) -> Batch:
         batch = self.images.batch(indices)
-        drawn = torch.randint(self.styles.shape[1] + 1, (len(indices),), generator=self.rng)  # 0: as it is
+        drawn = torch.randint(self.looks.shape[1], (len(indices),), generator=self.rng)
         x = batch.x.clone()
-        for place, (image, number) in enumerate(zip(indices.tolist(), drawn.tolist(), strict=True)):
-            if number:
-                x[place] = self.copies.copy(batch.x[place], self.styles[image, number - 1], self.device)
+        for place, row in enumerate(self.looks[indices, drawn].tolist()):
+            if row != AS_IT_IS:
+                x[place] = self.copies.copy(batch.x[place], self.bank[row], self.device)
         return replace(batch, x=x)
 
 
