@@ -105,11 +105,13 @@ def cost(backbone: str) -> str:
     if record is None:
         return NOTHING
     lines = [
-        "| method | parameters | step | inference | up, per client and round | beyond weights | down |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| method | parameters | step | passes | per pass | inference | up, per client and round | beyond weights | down |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for one in record["methods"]:
         cells = [titled(one["method"]), f"{one['parameters']:,}", f"{one['step_ratio']:.2f}x"]
+        passes = one["passes"]
+        cells += ["-", "-"] if passes is None else [f"{passes:g}", f"{one['step_ratio'] / passes:.2f}"]
         cells.append(f"{one['inference_ratio']:.2f}x")
         cells += [megabytes(one[key]) for key in ("bytes_up", "bytes_up_statistics", "bytes_down")]
         lines.append(row_of(cells))
@@ -118,7 +120,7 @@ def cost(backbone: str) -> str:
         f"{_net(settings)}, batch {settings['batch_size']}; FedAvg's step takes {1e3 * base['step_seconds']:.1f} ms of "
         f"CPU, its inference {1e3 * base['inference_seconds']:.1f} ms a batch; the fastest of {settings['repeats']} "
         f"measurements of {settings['steps']} steps.",
-        *(f"Left out: {sentence}" for sentence in record["left_out"]),
+        *(f"Left out: {sentence}" for sentence in dict.fromkeys(record["left_out"])),
         f"`{record['command']}`; {_machine([record])}",
     ]
     return "\n".join([*lines, "", filled(" ".join(notes))]) + "\n"

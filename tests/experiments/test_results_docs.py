@@ -266,7 +266,11 @@ def test_tables_of_speed_are_made_of_records(
     net = {"backbone": "convnet", "image_size": 32}
     kept("overhead-convnet", 1.5, **net, pairs=12, steps=20, batch_size=32, clients=3, ratio=1.02, low=1.01, high=1.04)
     kept("allocator", 3.0, backbone="resnet18", image_size=112, default=0.6, kept=0.4)
+    nets = {"convnet": {"image_size": 32, "native": 0.02, "avx2": 0.03, "bfloat16": 0.01},
+            "resnet18": {"image_size": 112, "native": 1.0, "avx2": 1.2}}  # fmt: skip
+    kept("kernels", 2.0, nets=nets)
     said = script.speed()
+    assert "1.50x (convnet at 32 px), 1.20x (resnet18 at 112 px)" in said and "| 0.50x (convnet at 32 px) |" in said
     assert (
         "| 1.02x, half of 12 pairs of rounds from 1.01 to 1.04 (convnet at 32 px; 3 clients x 20 steps of 32) |" in said
     )
@@ -278,12 +282,14 @@ def test_tables_of_speed_are_made_of_records(
     assert "| FedBN | 300 MB (1.00x) | 330 MB (1.10x) | 20.0 ms (1.00x) | 21.0 ms (1.05x) |" in script.clients()
 
     row = {"parameters": 1234, "step_seconds": 0.02, "inference_seconds": 0.005, "step_ratio": 1.0,
-           "inference_ratio": 1.25, "bytes_up": 2e6, "bytes_down": 2e6, "bytes_up_statistics": 0}  # fmt: skip
-    rows = [{"method": "fedavg", **row}, {"method": "fedfd", **row, "step_ratio": 2.1}]
+           "inference_ratio": 1.25, "bytes_up": 2e6, "bytes_down": 2e6, "bytes_up_statistics": 0, "passes": 1.0}  # fmt: skip
+    rows = [{"method": "fedavg", **row}, {"method": "fedfd", **row, "step_ratio": 2.1, "passes": 2.0}]
+    rows.append({"method": "fedbn+ga", **row, "passes": None})
     budget = {**net, "batch_size": 32, "steps": 3, "repeats": 5}
     kept("cost-convnet", 1.0, settings=budget, left_out=["No tokens."], methods=rows)
     said = " ".join(script.cost("convnet").split())
-    assert "| FedFD | 1,234 | 2.10x | 1.25x | 2.00 MB | 0 | 2.00 MB |" in said
+    assert "| FedFD | 1,234 | 2.10x | 2 | 1.05 | 1.25x | 2.00 MB | 0 | 2.00 MB |" in said
+    assert "| FedBN+GA | 1,234 | 1.00x | - | - |" in said  # what a composition should cost is not known
     assert "Left out: No tokens." in said and "FedAvg's step takes 20.0 ms" in said
 
 
