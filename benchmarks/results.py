@@ -61,8 +61,8 @@ def keep(out: Path, name: str) -> int:
         config = json.loads(run.config_path.read_text())
         config["data"]["root"] = None  # where it lay on this machine is nobody's business
         config["net"]["weights"] = Path(config["net"]["weights"]).name
-        write_json(own.config_path, config)
-        (own.path / "result.json").write_text((run.path / "result.json").read_text())
+        write_json(own.config_path, _without_places(config))
+        write_json(own.path / "result.json", _without_places(json.loads((run.path / "result.json").read_text())))
         (own.path / "results.jsonl").write_text("".join(f"{json.dumps(_thin(line))}\n" for line in run.rounds()))
         if (run.path / "evaluations.jsonl").exists():
             (own.path / "evaluations.jsonl").write_text((run.path / "evaluations.jsonl").read_text())
@@ -70,6 +70,12 @@ def keep(out: Path, name: str) -> int:
     if (out / "bench.json").exists():
         _keep_about(json.loads((out / "bench.json").read_text()), kept.RECORDS / name / "bench.json")
     return count
+
+
+def _without_places(found: dict[str, Any]) -> dict[str, Any]:
+    """Of a method's files (a style network's) the names alone."""
+    fields = found.get("fields", {})
+    return {**found, "fields": {k: Path(v).name if isinstance(v, str) else v for k, v in fields.items()}}
 
 
 def _keep_about(found: dict[str, Any], file: Path) -> None:

@@ -195,11 +195,17 @@ def bench(
     workers: int | None = None,
     progress: bool | None = None,
     watching: Watching | None = None,
+    known: str | Path | None = None,
     **settings: Any,
 ) -> Collection:
-    """Methods x targets x seeds, several runs at once; goes on where it was stopped. Returns all runs of `out`."""
+    """Methods x targets x seeds, several runs at once; goes on where it was stopped. Returns all runs of `out`.
+
+    Runs that have a result in the folder `known` are left out.
+    """
     planned = grid.plan_bench({**settings, "methods": methods, "targets": targets, "seeds": seeds})
     folder = Path(out)
+    if known is not None and grid.leave_out_known(planned, Path(known)) and not planned.runs:
+        return collect(folder)
     jobs = grid.begin(planned, folder)
     count = check_workers(workers) or spare_workers(jobs[0].settings.plan.device)
     if watching is not None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.reports.runs import ROUNDS, invent
 from unseen.cli import app
 from unseen.core.errors import UserError
 from unseen.experiments.collect import collect
-from unseen.experiments.grid import plan_bench, read_file
+from unseen.experiments.grid import leave_out_known, plan_bench, read_file
 from unseen.registry import registered
+from unseen.runs.directory import RunDirectory
 from unseen.runs.results import label_of
 
 
@@ -91,6 +94,25 @@ def test_a_bench_and_its_report_from_end_to_end(tmp_path: Path) -> None:
     reported = CliRunner().invoke(app, ["report", str(tmp_path), "--no-insight"])
     assert reported.exit_code == 0 and str(tmp_path / "report.html") in reported.output.replace("\n", "")
     assert "silobn" in (tmp_path / "report.html").read_text()
+
+
+def test_runs_with_a_result_elsewhere_are_left_out(tmp_path: Path) -> None:
+    """A result alone is enough: models stay on the machine that trained them."""
+    [invented] = invent(tmp_path / "invented", {"fedavg": 0.5}, targets=("street",), seeds=(0,))
+    known = plan_bench({"data": "digits", "methods": "fedavg,silobn", "targets": "street", "rounds": ROUNDS})
+    for run in known.runs:
+        directory = RunDirectory.of(run.settings, tmp_path / "kept").begin(run.settings)
+        shutil.copy(invented.path / "result.json", directory.path)
+    words = ["bench", "--data", "digits", "--methods", "fedavg,silobn", "--targets", "street", "--known"]
+    short = ["--rounds", str(ROUNDS), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "kept"), *short])
+    assert done.exit_code == 0 and "2 runs have a result in" in done.output and not (tmp_path / "out").exists()
+    plan = plan_bench({"data": "digits", "methods": "fedavg,fedprox", "targets": "street,ink", "rounds": ROUNDS})
+    assert leave_out_known(plan, tmp_path / "kept") == 1
+    left = [(run.settings.method, run.settings.target) for run in plan.runs]
+    assert left == [("fedprox", "street"), ("fedavg", "ink"), ("fedprox", "ink")]
+    missing = CliRunner().invoke(app, [*words, str(tmp_path / "no"), *short])
+    assert missing.exit_code == 2 and "There is no folder" in missing.output
 
 
 @pytest.mark.usefixtures("runs_here")

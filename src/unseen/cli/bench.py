@@ -67,6 +67,13 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run directories. (default: bench)", rich_help_panel=HOW)
     ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(
+            help="Leave out runs that have a result in this folder, which need not have their models.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(help="Also tell tensorboard, mlflow or wandb, if installed; repeatable.", rich_help_panel=HOW),
@@ -106,6 +113,11 @@ def bench(
     planned = grid.plan_bench(plan)
     for method, why in planned.left_out.items():
         errors().print(f"left out: {method}: {why}", markup=False, highlight=False, soft_wrap=True)
+    if known is not None:
+        count_known = grid.leave_out_known(planned, known)
+        errors().print(f"{count_known} runs have a result in {known} and are left out", highlight=False, soft_wrap=True)
+        if not planned.runs:
+            return
     jobs = grid.begin(planned, folder, shlex.join(["unseen", *sys.argv[1:]]))
     new = sum(job.status != "finished" for job in jobs)
     at_once = min(count or spare_workers(jobs[0].settings.plan.device), max(1, new))

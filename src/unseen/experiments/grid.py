@@ -14,6 +14,7 @@ from unseen.experiments.tune import Choices, Trial, as_chosen
 from unseen.method import Method
 from unseen.methods import check_names
 from unseen.registry import registered
+from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.images import store_of
 from unseen.runs.model import build_net
 from unseen.runs.planning import Experiment, listed, read_fields, read_method, read_named
@@ -160,6 +161,16 @@ def begin(plan: BenchPlan, out: Path, command: str = "") -> list[Job]:
     _remember(plan, out, command)
     store_of(plan.runs[0].settings, plan.runs[0].index)
     return make_jobs([run.settings for run in plan.runs], out)
+
+
+def leave_out_known(plan: BenchPlan, folder: Path) -> int:
+    """Take from a plan what has a result in a folder, of another machine perhaps; a model need not be there."""
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder} with results of earlier runs; --known names one.")
+    known = {run.path.name for run in find_runs(folder) if run.result() is not None}
+    count = len(plan.runs)
+    plan.runs = [run for run in plan.runs if RunDirectory.of(run.settings, folder).path.name not in known]
+    return count - len(plan.runs)
 
 
 def run_jobs(jobs: Sequence[Job], workers: int, watching: Watching, options: Sequence[str] = ()) -> list[Job]:

@@ -198,6 +198,8 @@ def label_of(settings: Settings, remark: str = "") -> str:
 def _spelled(value: Any) -> str:
     if isinstance(value, list):
         return "..".join(_spelled(item) for item in value)
+    if isinstance(value, str):
+        return value.rpartition("/")[2]  # of a file its name: where it lies says nothing of the method
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
