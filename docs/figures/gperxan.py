@@ -61,29 +61,32 @@ def main() -> None:
         picked.append(images.batch(order).x)
     made = branches(maps_of(torch.cat(picked)))
 
-    figure = plt.figure(figsize=(11, 5.4), layout="constrained")
-    pictures, clouds = figure.subfigures(2, 1, height_ratios=[1.25, 1])
-    axes = pictures.subplots(2, 1 + len(made))
-    for line, name in enumerate(STYLES):
+    figure, axes = plt.subplots(3, 1 + len(made), figsize=(11, 6.4), layout="constrained")
+    for line, (name, colour) in enumerate(STYLES.items()):
         axes[line][0].imshow(picked[line][first[line]].permute(1, 2, 0))
-        axes[line][0].set_ylabel(name, color=list(STYLES.values())[line])
-        for column, (title, maps) in enumerate(made.items(), start=1):
+        axes[line][0].set_ylabel(f"a digit in {name}", color=colour)
+        for column, maps in enumerate(made.values(), start=1):
             axes[line][column].imshow(maps[line * IMAGES + first[line], CHANNEL], cmap="gray", vmin=-3, vmax=3)
-            axes[0][column].set_title(title, fontsize=10)
-    axes[0][0].set_title("image", fontsize=10)
-    for axis in axes.flat:
+    for axis, title in zip(axes[0], ["image", *made], strict=True):
+        axis.set_title(title, fontsize=10)
+    for axis in axes[:2].flat:
         axis.set(xticks=[], yticks=[])
 
-    rows = clouds.subplots(1, len(made), sharex=True, sharey=True)
-    for axis, maps in zip(rows, made.values(), strict=True):
+    clouds = axes[2][1:]
+    for axis, maps in zip(clouds, made.values(), strict=True):
         mean, std = maps[:, CHANNEL].mean((1, 2)), maps[:, CHANNEL].std((1, 2), correction=0)
         for line, (name, colour) in enumerate(STYLES.items()):
             part = slice(line * IMAGES, (line + 1) * IMAGES)
             axis.scatter(mean[part], std[part], s=7, alpha=0.6, color=colour, label=name, linewidths=0)
+        axis.sharex(clouds[0]), axis.sharey(clouds[0])
         axis.set_xlabel("mean of the map", fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
-    rows[0].set_ylabel("its standard deviation", fontsize=9)
-    rows[0].legend(fontsize=8, frameon=False)
+    clouds[0].set_ylabel("its standard deviation", fontsize=9)
+    axes[2][0].axis("off")
+    axes[2][0].legend(
+        *clouds[0].get_legend_handles_labels(), title=f"{IMAGES} images each,\na point per image",
+        loc="center", frameon=False, markerscale=2,
+    )  # fmt: skip
     figure.savefig(Path(__file__).parent.parent / "img" / "gperxan.png", dpi=110)
 
 

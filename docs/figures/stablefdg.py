@@ -25,6 +25,7 @@ from unseen.nets.parts.style_space import as_in_training, explore, kept_rows, mi
 from unseen.nets.parts.styles import style_of
 
 OUT = Path(__file__).parents[1] / "img" / "stablefdg.png"
+VISIBLE = 0.1  # standard deviation of a picture's strongest colour
 OWN, OTHER, BATCH, COLUMNS, ALPHA = "ink", "colour", 32, 4, StableFDG().alpha
 
 
@@ -47,14 +48,17 @@ def shifted(maps: Tensor, phi: Tensor, dice: np.random.Generator) -> tuple[Tenso
 def steps_on_pixels(axes: np.ndarray, dice: np.random.Generator) -> None:
     batch, theirs = images(OWN, BATCH), images(OTHER, 128, seed=1)
     after_shift, moved = shifted(batch, summary(*style_of(theirs)), dice)
-    shown = moved[:COLUMNS]
     explored = explore(after_shift, torch.arange(BATCH), ALPHA)
+    mixed = mix(explored, StableFDG().mixing, dice)
+    # Some explored looks lie so far beyond black and white that a screen shows one colour: take others.
+    seen = torch.stack([made[BATCH:].clamp(0, 1).std((2, 3)).amax(1) for made in (explored, mixed)]).amin(0)
+    shown = [row for row in moved if seen[row] > VISIBLE][:COLUMNS]
     rows = {
         f"a client's batch\n({OWN})": batch[shown],
         f"another client\n({OTHER}): only its\nstyle travels": theirs[:COLUMNS],
         "2  shifted": after_shift[shown],
         "3, 4  drawn again,\nexplored": explored[BATCH:][shown],
-        "5  mixed": mix(explored, StableFDG().mixing, dice)[BATCH:][shown],
+        "5  mixed": mixed[BATCH:][shown],
     }
     for line, (name, pictures) in zip(axes, rows.items(), strict=True):
         for place, picture in zip(line, pictures, strict=True):
@@ -73,27 +77,25 @@ def style_space(place: plt.Axes, dice: np.random.Generator) -> None:
     clouds = {domain: torch.cat(style_of(of), dim=1) for domain, of in maps.items()}
     every = torch.cat(list(clouds.values()))
     centre = every.mean(0)
-    axes = torch.linalg.svd(every - centre, full_matrices=False)[2][
-        :2
-    ].T  # the two directions in which styles differ most
+    axes = torch.linalg.svd(every - centre, full_matrices=False)[2][:2].T  # where styles differ most
 
     def draw(styles: Tensor, **looks: object) -> None:
         x, y = ((styles - centre) @ axes).T.numpy()
         place.scatter(x, y, **looks)
 
-    draw(torch.cat(style_of(explored), dim=1), s=26, marker="x", c="0.2", linewidths=0.8, label="explored (step 4)")
     for colour, (domain, cloud) in zip(("C0", "C1", "C2", "C3"), clouds.items(), strict=True):
         draw(
             cloud, s=14, c=colour, alpha=0.35, linewidths=0, label=f"{domain}{', unseen' if domain == 'street' else ''}"
         )
     draw(
         torch.cat(style_of(after_shift[moved]), dim=1),
-        s=26, facecolors="none", edgecolors="C0", label=f"{OWN}, shifted (step 2)",
+        s=26, facecolors="none", edgecolors="black", label=f"{OWN}, shifted to {OTHER} (step 2)",
     )  # fmt: skip
-    place.set_title("styles after the first stage", fontsize=9)
+    draw(torch.cat(style_of(explored), dim=1), s=26, marker="x", c="0.2", linewidths=0.8, label="explored (step 4)")
+    place.set_title("styles after the first stage: a point per image", fontsize=9)
     place.set(xticks=[], yticks=[])
-    place.set_xlabel("first principal axis", fontsize=8)
-    place.set_ylabel("second", fontsize=8)
+    place.set_xlabel("direction in which styles differ most", fontsize=8)
+    place.set_ylabel("second direction", fontsize=8)
     place.legend(fontsize=7, loc="best", framealpha=0.9)
 
 

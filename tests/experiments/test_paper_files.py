@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from unseen.data.catalog import CATALOG, Dataset, Domain, load_index
 from unseen.data.domains import DomainIndex
@@ -19,10 +22,12 @@ from unseen.experiments.published import SYSTEMS, TABLES
 from unseen.federation.client import epoch_cuts
 from unseen.methods.fedfd import FedFD
 from unseen.methods.gperxan import GPerXAN
+from unseen.nets.backbones import create_net
 from unseen.registry import parse
 from unseen.runs import images, planning
 from unseen.runs.protocols import protocol_named
 from unseen.runs.results import label_of
+from unseen.runs.settings import NetSettings
 
 TOP = Path(__file__).parent.parent.parent
 FILES = sorted((TOP / "benchmarks" / "paper").glob("*.toml"))
@@ -83,12 +88,30 @@ def test_a_file_resolves_to_runs(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(plan.labels) == len(given["methods"])
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_every_client_of_a_file_can_train(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def taken_elsewhere() -> list[tuple[Path, str]]:
+    """The files that docs/reproductions.md takes to other data, by `--data`, to fill further tables."""
+    rows = (TOP / "docs" / "reproductions.md").read_text().splitlines()
+    named = {
+        (stem, data)
+        for row in rows
+        for stem in re.findall(r"`([a-z0-9-]+)\.toml`", row)[:1]
+        for data in re.findall(r"--data ([a-z-]+)", row)
+    }
+    return [(path, data) for path in FILES for data in sorted(data for stem, data in named if stem == path.stem)]
+
+
+ELSEWHERE = taken_elsewhere()
+
+
+@pytest.mark.parametrize(
+    ("path", "data"), [*((path, None) for path in FILES), *ELSEWHERE],
+    ids=[path.stem for path in FILES] + [f"{path.stem}-{data}" for path, data in ELSEWHERE],
+)  # fmt: skip
+def test_every_client_of_a_file_can_train(path: Path, data: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the paper's batch size, for every target and seed: Dirichlet draws have clients with less than a batch."""
     monkeypatch.setattr(images, "load_index", catalog_index)
     monkeypatch.setattr(planning, "content_of", lambda index: "")
-    plan = plan_bench(read_file(path))
+    plan = plan_bench(read_file(path) | ({} if data is None else {"data": data}))
     settings = {(run.settings.target, run.settings.seed): run.settings for run in plan.runs}
     drawn = any(run.data.partition.split(":")[0] in ("dirichlet", "mixed") for run in settings.values())
     large = len(catalog_index(plan.runs[0].settings.data.name, None)) > 100_000
@@ -102,6 +125,32 @@ def test_every_client_of_a_file_can_train(path: Path, monkeypatch: pytest.Monkey
             sizes = [cut.stop - cut.start for cut in epoch_cuts(count, run.plan)]
             assert all(2 <= size <= run.plan.batch_size + 1 for size in sizes)
             assert sum(sizes) == count if run.plan.keep_last else sum(sizes) > count / 2
+
+
+@cache
+def assembled(method: str, fields: str, net: NetSettings, classes: int, size: int) -> int:
+    """How many entries of a system's state clients send. Without numbers (`meta`), so that large nets cost nothing."""
+    made = parse(method, json.loads(fields))
+    with torch.device("meta") if "l2d" not in method else nullcontext():  # L2D's build looks at its numbers
+        built = made.build(
+            create_net(net.backbone, classes, image_size=size, bottleneck=net.bottleneck, weights="none", seed=0)
+        )
+    return len(made.share(built).up)
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if not path.stem.startswith("small-")], ids=lambda p: p.stem)
+def test_every_system_of_a_file_fits_its_net(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the image size and with as many classes as there are: stages, kinds of norms, prompts, heads.
+
+    The nets of the small files are those of all other tests.
+    """
+    monkeypatch.setattr(images, "load_index", catalog_index)
+    monkeypatch.setattr(planning, "content_of", lambda index: "")
+    for run in plan_bench(read_file(path)).runs:
+        chosen = run.settings
+        fields = json.dumps(dict(chosen.fields), sort_keys=True)
+        classes = len(catalog_index(chosen.data.name, None).classes)
+        assert assembled(chosen.method, fields, chosen.net, classes, chosen.data.image_size) > 0
 
 
 MAIN = {  # the papers' own systems, and the files of the tables that their published numbers are taken from
@@ -163,7 +212,10 @@ def test_a_file_has_every_system_of_its_table(path: Path) -> None:
 
 
 def test_tables_have_rows_to_be_found() -> None:
-    """What the test above stands on."""
+    """What the tests above stand on."""
+    assert {("fedfd-table5", "office-home"), ("stablefdg-table2", "vlcs"), ("stablefdg-table7", "office-home")} <= {
+        (path.stem, data) for path, data in ELSEWHERE
+    }
     found = {path.stem: published_rows(path) for path in FILES}
     assert (
         len(found["fedfd-table5"]) == 21

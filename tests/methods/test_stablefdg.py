@@ -15,6 +15,7 @@ from unseen.core.types import Batch, Server, Site, Work
 from unseen.methods.fedavg import FedAvg
 from unseen.methods.stablefdg import StableFDG, farthest, ring
 from unseen.nets.backbones import create_net
+from unseen.nets.parts.style_space import balanced_rows, partners_of
 from unseen.nets.parts.styles import style_of
 from unseen.registry import parse
 
@@ -274,8 +275,6 @@ def test_shift_exploration_and_mixing_follow_each_other_and_each_measures_anew()
     x[moved] = np.maximum(phi[1], 0) * (x[moved] - mean[moved]) / std[moved] + phi[0]
     dice.integers(1, size=4), dice.standard_normal((2, 4, x.shape[1]))  # which style; the noise
     dice.random()  # the coin of the exploration
-    from unseen.nets.parts.style_space import balanced_rows
-
     rows = balanced_rows(batch().y.numpy(), 8, dice)
     mean, std = numpy_style(x)
     far_mean, far_std = mean[rows] + 2 * (mean[rows] - mean.mean(0)), std[rows] + 2 * (std[rows] - std.mean(0))
@@ -285,6 +284,75 @@ def test_shift_exploration_and_mixing_follow_each_other_and_each_measures_anew()
     new_mean, new_std = share * mean + (1 - share) * mean[other], share * std + (1 - share) * std[other]
     expected = new_std * (x - mean) / std + new_mean
     assert np.abs(got - expected).max() < 2e-3 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("variant", ["official", "paper"])
+def test_the_whole_loss_in_numpy(variant: Any) -> None:
+    """Algorithm 1 under each variant: steps 2 to 5 after each stage, the highlighter, cross-entropy over all rows."""
+    method = StableFDG(variant=variant, probability=1.0, alpha=0.5, keeping="random")
+    work = briefed(method)
+    labels, net = np.array([0, 0, 0, 0, 1, 1, 2, 2]), work.net
+    images = Batch(batch().x, torch.from_numpy(labels), torch.zeros(8, dtype=torch.int64))
+    start, state = {name: value.clone() for name, value in net.state_dict().items()}, work.rng.get_state()
+    got = float(method.loss(work, images).detach())
+    net.load_state_dict(start), work.rng.set_state(state)
+
+    dice = np.random.default_rng(int(torch.randint(2**62, (), generator=work.rng)))
+    shown, x, phi = np.arange(8), images.x, {name: value.double().numpy() for name, value in work.brief.items()}
+
+    def adain(x: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+        own_mean, own_std = numpy_style(x)
+        return std * (x - own_mean) / own_std + mean
+
+    for stage in range(net.stages):
+        with torch.no_grad():
+            maps = net.run_stage(stage, x.float()).double().numpy()
+        if stage == 0:  # step 2
+            dice.random()
+            moved = np.sort(dice.permutation(8)[4:])
+            (mu, sigma, var_mu, var_sigma), _ = phi["styles"][0], dice.integers(1, size=4)
+            noise_mu, noise_sigma = dice.standard_normal((2, 4, maps.shape[1])).astype(np.float32).astype(np.float64)
+            if variant == "official":  # N(0, the received variance)
+                spread_mu, spread_sigma = np.sqrt(var_mu), np.sqrt(var_sigma)
+            else:  # epsilon * the received variance, epsilon ~ N(0, the own variance)
+                spread_mu, spread_sigma = np.sqrt(phi["own"][2]) * var_mu, np.sqrt(phi["own"][3]) * var_sigma
+            new_mean, new_std = mu + noise_mu * spread_mu, np.maximum(sigma + noise_sigma * spread_sigma, 0)
+            maps[moved] = adain(maps[moved], new_mean[:, :, None, None], new_std[:, :, None, None])
+        if stage < 3:
+            dice.random()
+            if variant == "paper" or stage == 0:  # steps 3 and 4
+                rows = balanced_rows(labels[shown], 8, dice)
+                mean, std = numpy_style(maps)
+                far = (1.5 * part[rows] - 0.5 * part.mean(0) for part in (mean, std))
+                maps, shown = np.concatenate([maps, adain(maps[rows], *far)]), np.concatenate([shown, shown[rows]])
+            mean, std = numpy_style(maps)  # step 5
+            share, other = dice.beta(0.1, 0.1, (len(maps), 1)).astype(np.float32), dice.permutation(len(maps))
+            share = share[:, :, None, None].astype(np.float64)
+            maps = adain(maps, *(share * part + (1 - share) * part[other] for part in (mean, std)))
+        x = torch.from_numpy(maps)
+    assert len(maps) == (16 if variant == "official" else 32)
+
+    partners = partners_of(labels[shown], shown, dice)
+    weights = {
+        name: value.double().numpy() for name, value in net.state_dict().items() if name.startswith(("ex", "he"))
+    }
+    places = maps.reshape(len(maps), maps.shape[1], -1)
+
+    def embedded(kind: str) -> np.ndarray:
+        theta, bias = weights[f"extras.highlighter.{kind}.weight"], weights[f"extras.highlighter.{kind}.bias"]
+        found = np.einsum("dc,bcn->bdn", theta, places) + bias[:, None]
+        return found / np.linalg.norm(found, axis=1, keepdims=True) if variant == "official" else found
+
+    queries, keys = embedded("query"), embedded("key")
+    similarity = np.einsum("bdm,bdn->bmn", (queries[partners] + queries) / 2, keys)  # Eq. 8
+    score = np.exp(similarity.mean(1) - similarity.mean(1).max(1, keepdims=True))
+    highlighted = np.einsum("bcn,bn->bc", places, score / score.sum(1, keepdims=True))  # Eq. 7
+    with torch.no_grad():
+        pooled = net.pool(x.float()).double().numpy()
+    logits = np.hstack([pooled, highlighted]) @ weights["head.weight"].T + weights["head.bias"]
+    log_p = logits - logits.max(1, keepdims=True)
+    log_p -= np.log(np.exp(log_p).sum(1, keepdims=True))
+    assert got == pytest.approx(-log_p[np.arange(len(maps)), labels[shown]].mean(), rel=1e-5)
 
 
 # --- attention -------------------------------------------------------------------------------------------------------
