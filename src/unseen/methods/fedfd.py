@@ -226,7 +226,7 @@ class Adapter(WithGlobalStatistics):
 
     def prepare(self, work: Work) -> None:
         adapters = adapters_of(work.net)
-        adapters.references = global_statistics(work)
+        adapters.received = work.received
         own = list(adapters.parameters())
         work.withdraw(own)
         work.optimizers["adapter"] = work.optimizer(own, lr_scale=self.adapter_lr)
@@ -235,20 +235,20 @@ class Adapter(WithGlobalStatistics):
         Method.step(self, work, batch)  # the network's, on whatever the loss is
         net = work.net
         rule = Adapted(net, work.rng, self.straight_through)
-        with only_trainable(net, adapters_of(net)), by_running_statistics(net), ruled(net, rule):
+        with only_trainable(net, adapters_of(net)), by_averaged_statistics(net, work.received), ruled(net, rule):
             loss = F.cross_entropy(net(batch.x), batch.y)
         work.note("adapter loss", loss)
         self.descend(work, loss, "adapter")
 
     def report(self, work: Work) -> Tensors:
-        adapters_of(work.net).references = None
+        adapters_of(work.net).received = None
         return {}
 
     def forms(self, asked: Asked) -> Forms:
         return Forms()  # `report` only keeps something
 
     def predict(self, net: Net, x: Tensor) -> Tensor:
-        with ruled(net, Adapted(net)):
+        with by_averaged_statistics(net, adapters_of(net).received), ruled(net, Adapted(net)):
             logits: Tensor = net(x)
         return logits
 
@@ -278,8 +278,8 @@ class StatisticsAdapter(nn.Module):
 class Adapters(nn.ModuleList):
     """One adapter per norm, in the norms' order."""
 
-    # mu_G and sigma_G while a client trains, whose running statistics may be its own; None: the running statistics.
-    references: References | None = None
+    # Has mu_G and sigma_G, while a client trains, whose running statistics may be its own; None: those are the net's.
+    received: Mapping[str, Tensor] | None = None
 
 
 def adapters_of(net: Net) -> Adapters:
@@ -295,7 +295,6 @@ class Adapted(Rule):
     """
 
     def __init__(self, net: Net, generator: torch.Generator | None = None, straight_through: bool = False) -> None:
-        self.references = adapters_of(net).references
         self.adapters: dict[nn.Module, nn.Module] = dict(zip(net.norms(StatNorm2d), adapters_of(net), strict=True))
         self.generator = generator
         self.straight_through = straight_through
@@ -303,7 +302,7 @@ class Adapted(Rule):
 
     def statistics(self, norm: MomentNorm2d, mean_BC: Tensor, var_BC: Tensor, pixels: int) -> Statistics:
         mu_i, sigma_i = mean_BC, norm.std(var_BC)
-        mu_G, sigma_G = norm.running() if self.references is None else self.references[norm]
+        mu_G, sigma_G = norm.running()
         delta, epsilon = self.adapters[norm](torch.cat([mu_i - mu_G, sigma_i - sigma_G], dim=1)).chunk(2, dim=1)
         z = 0.0 if self.generator is None else torch.randn(delta.shape, generator=self.generator).to(delta.device)
         raw = z * delta + epsilon
@@ -341,16 +340,24 @@ def only_trainable(net: nn.Module, part: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def by_running_statistics(net: nn.Module) -> Iterator[None]:
-    """BatchNorms without a rule (the neck's) normalise as in prediction: a batch's own would hide what alpha shifts."""
-    training = [module for module in net.modules() if isinstance(module, _BatchNorm) and module.training]
+def by_averaged_statistics(net: nn.Module, received: Mapping[str, Tensor] | None) -> Iterator[None]:
+    """The norms have the running statistics of a received state, mu_G and sigma_G; of none, their own, which are those.
+
+    So the neck's BatchNorm, which has no rule, normalises as in prediction: a batch's own statistics would hide what
+    alpha shifts, and a client's own (SiloBN) are not those of the model that predicts.
+    """
+    norms = [(name, module) for name, module in net.named_modules() if isinstance(module, _BatchNorm)]
+    before = [(module.training, module.running_mean, module.running_var) for _, module in norms]
     try:
-        for module in training:
+        for name, module in norms:
             module.training = False  # and not train(False): an activation hangs below some norms
+            if received is not None:
+                module.running_mean = received[f"{name}.running_mean"].to(module.weight.device)
+                module.running_var = received[f"{name}.running_var"].to(module.weight.device)
         yield
     finally:
-        for module in training:
-            module.training = True
+        for (_, module), (training, mean, var) in zip(norms, before, strict=True):
+            module.training, module.running_mean, module.running_var = training, mean, var
 
 
 @dataclass(frozen=True)
