@@ -2,8 +2,9 @@
 # The plan of docs/runs.md, from the top, one run at a time; goes on where it was stopped.
 #
 #   nice -n 10 benchmarks/plan.sh OUT [STEP...]      # steps by number; all by default
-#   SEEDS=1-2 benchmarks/plan.sh OUT 1               # of steps 1, 5 and 7: only seeds that have no records yet
+#   SEEDS=1-2 benchmarks/plan.sh OUT 1               # of steps 1, 5 and 7: only these seeds
 #
+# What has a record in benchmarks/results is not run again, so the plan goes on from one machine to the next.
 # PACS and the ImageNet weights are looked for beside the repository; steps that need them are left out without them.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -11,37 +12,44 @@ out=${1:?give a folder for the runs}
 shift || true
 unseen=${UNSEEN:-$here/.venv/bin/unseen}
 shared=${UNSEEN_SHARED:-$here/../shared}
-pacs=(--protocol pacs --root "$shared/data/PACS" --weights "$shared/weights/mobilenetv2_100.imagenet.safetensors")
+digits=(--data digits --known "$here/benchmarks/results/digits")
+pacs=(--known "$here/benchmarks/results/pacs" --protocol pacs --root "$shared/data/PACS" --weights "$shared/weights/mobilenetv2_100.imagenet.safetensors")
 six=fedavg,fedfd-a,gperxan,stablefdg,fedfd,fedadg
 six_pacs=${six/gperxan/gperxan:variant=gentle} # which the sources' validation images prefer on a pretrained net
 more=gperxan,gperxan:variant=paper,fedadg:variant=paper,silobn,ga,elcfs,randconv,mixstyle
+# All that fit the ConvNet, the best known first; without those that are FedAvg with one domain per client and equal budgets,
+# and without what is against liars and leaks.
+others="l2d moon fedprox rsc jigen sfa fedsr ga mixstyle csac selfreg randaug dsu elcfs ccst randconv copa fedsam scaffold ibn
+    bin dson guide fedbn adapter fpl fediir fedgma fedomg mcgdm fisc fedccrl mcsad styleddg efdmix fedlgf swad fish fishr irm
+    vrex mixup fedproto afl groupdro qfedavg fedavgm fedadam fedyogi fedadagrad fedspeed"
 best=fedavg,fedfd-a,gperxan           # FedAvg and the two that lead on digits; on PACS StableFDG leads
 hardest="--targets street,outline"
 paper=$here/benchmarks/paper
 
 step() {
     case $1 in
-    1) "$unseen" bench --data digits --methods $six --seeds "${SEEDS:-0-2}" --workers 1 --out "$out/digits" ;;
+    1) "$unseen" bench "${digits[@]}" --methods $six --seeds "${SEEDS:-0-2}" --workers 1 --out "$out/digits" ;;
     2) [[ -d $shared/data/PACS ]] && "$unseen" bench "${pacs[@]}" --methods $six_pacs --seeds 0 --workers 1 --out "$out/pacs" ;;
-    3) "$unseen" bench --data digits --methods all --seeds 0-1 --workers 1 --out "$out/digits" ;;
+    3) for method in $others; do # one after the other, so that rows are whole at any moment
+            "$unseen" bench "${digits[@]}" --methods "$method" --seeds "${SEEDS:-0}" --workers 1 --out "$out/digits"
+        done ;;
     4) "$unseen" tune --data digits --methods $six,fedprox,moon,rsc,csac,sfa,jigen --workers 1 --out "$out/tuned" ;;
     5) [[ -d $shared/data/PACS ]] && "$unseen" bench "${pacs[@]}" --methods $six_pacs --seeds "${SEEDS:-1-2}" --workers 1 --out "$out/pacs" ;;
-    6) "$unseen" bench --data digits --methods $six --seeds 3-4 --workers 1 --out "$out/digits" ;;
-    7) "$unseen" bench --file "$paper/small-variants.toml" --seeds "${SEEDS:-0-1}" --workers 1 --out "$out/digits" ;;
+    6) "$unseen" bench "${digits[@]}" --methods $six --seeds 3-4 --workers 1 --out "$out/digits" ;;
+    7) "$unseen" bench --known "$here/benchmarks/results/digits" --file "$paper/small-variants.toml" --seeds "${SEEDS:-0-1}" --workers 1 --out "$out/digits" ;;
     8) [[ -d $shared/data/PACS ]] && {
         "$unseen" bench "${pacs[@]}" --methods "$more" --seeds 0 --workers 1 --out "$out/pacs"
         network="encoder=$shared/weights/adain_encoder.safetensors --set decoder=$shared/weights/adain_decoder.safetensors"
         for bank in overall single; do # CCST as published, but for the size at which it restyles
-            "$unseen" bench "${pacs[@]}" --methods ccst --set bank=$bank --set side=0 --set $network --targets sketch \
+            "$unseen" bench "${pacs[@]}" --methods ccst --set bank=$bank --set side=144 --set $network --targets sketch \
                 --seeds 0 --workers 1 --out "$out/pacs"
         done
     } ;;
     9) "$unseen" bench --data digits --methods $best --targets street --seeds 0 --rounds 150 --workers 1 --out "$out/long/digits"
         [[ -d $shared/data/PACS ]] &&
-            "$unseen" bench "${pacs[@]}" --methods ${best/gperxan/stablefdg} --targets sketch --seeds 0 --rounds 30 --workers 1 --out "$out/long/pacs" ;;
-    10) mkdir -p "$out/ablations" # what the flagship table has trained already is not trained again
-        for own in "$out"/digits/digits-{street,outline}-*; do [[ -e $own ]] && cp -rn "$own" "$out/ablations/"; done
-        "$unseen" bench --file "$paper/small-ablations.toml" $hardest --seeds 0-2 --workers 1 --out "$out/ablations" ;;
+            "$unseen" bench "${pacs[@]:2}" --methods ${best/gperxan/stablefdg} --targets sketch --seeds 0 --rounds 30 --workers 1 --out "$out/long/pacs" ;;
+    10) "$unseen" bench --known "$here/benchmarks/results/digits" --file "$paper/small-ablations.toml" $hardest --seeds 0-2 \
+        --workers 1 --out "$out/ablations" ;;
     11) for table in fedfd-table10 stablefdg-table2; do
             "$unseen" bench --file "$paper/small-$table.toml" $hardest --seeds 0-1 --workers 1 --out "$out/many/$table"
         done ;;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +22,10 @@ class Tried:
     method: str
     fields: dict[str, Any] = field(default_factory=dict)
 
-    def scores(self, group: Group) -> dict[Cell, float]:
-        rows = (row for row in group.rows if row.method == self.method and row.fields == self.fields)
+    def scores(self, groups: Sequence[Group]) -> dict[Cell, float]:
+        rows = (
+            row for group in groups for row in group.rows if row.method == self.method and row.fields == self.fields
+        )
         return {cell: score for row in rows for cell, score in row.scores().items()}
 
 
@@ -119,13 +122,18 @@ def verdict(theirs: float, low: float, high: float) -> str:
 
 def ablations(name: str) -> str:
     """Every comparison that a paper's ablation makes: its difference, ours with an interval, and a verdict."""
-    group = main_group(f"ablations/{name}")
+    group, flagship = main_group(f"ablations/{name}"), main_group(name)
     if group is None:
         return NOTHING
+    # What the flagship table has is not run again for the ablations, which are of some of its targets.
+    groups = [group] if flagship is None or flagship.condition != group.condition else [flagship, group]
+    cells_here = {cell for row in group.rows for cell in row.results}
+    targets = [target for target in group.targets if target in {unseen for unseen, _ in cells_here}]
     lines = top(["paper", "proposal", "against", "paper, PACS", "here", "95 % interval", "wins", "verdict"], 3)
     for source, proposal, others in CLAIMS:
         for other in others:
-            scores = {"proposal": proposal.scores(group), "other": other.scores(group)}
+            found = {"proposal": proposal.scores(groups), "other": other.scores(groups)}
+            scores = {side: {c: v for c, v in own.items() if c[0] in targets} for side, own in found.items()}
             one = compare(scores, "other").get("proposal")
             if one is None:
                 continue
@@ -133,9 +141,9 @@ def ablations(name: str) -> str:
             cells = [source, proposal.system, other.system, "-" if math.isnan(theirs) else f"{theirs:+.1f}"]
             cells += [f"{one.difference:+.1f}", "-" if math.isnan(one.low) else f"{one.low:+.1f} to {one.high:+.1f}"]
             lines.append(row_of([*cells, f"{one.wins}/{one.pairs}", verdict(theirs, one.low, one.high)]))
-    seeds = ", ".join(map(str, group.seeds))
+    seeds = ", ".join(map(str, sorted({seed for _, seed in cells_here})))
     note = (
-        f"Points by which the proposal is ahead. Here: `{name}`, unseen {', '.join(group.targets)}, seeds {seeds}, paired; "
+        f"Points by which the proposal is ahead. Here: `{name}`, unseen {', '.join(targets)}, seeds {seeds}, paired; "
         "the interval is a bootstrap over seeds. Agrees: the interval lies on the paper's side of zero; disagrees: on the "
         "other; cannot tell: it holds zero. The papers' numbers are averages on PACS with larger nets."
     )

@@ -312,6 +312,17 @@ def test_an_ablation_is_judged_by_the_interval_and_the_papers_direction(
     assert len([line for line in found if line.startswith("|")]) == 2 + 3, "what was not run has no row"
 
 
+def test_what_the_flagship_table_has_is_taken_from_there(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path)
+    invent(tmp_path / "digits", {"fedfd": 0.8, "fedavg": 0.5}, targets=("ink", "street", "outline"))
+    invent(tmp_path / "ablations" / "digits", {"fedfd": 0.75}, targets=("ink", "street"), fields={"u": [0.5, 0.5]})
+    found = script.ablations("digits")
+    assert "| FedFD (u ~ U(0, 1)) | FedFD (u = 0.5) | +0.6 | +5.0 | +5.0 to +5.0 | 6/6 | agrees |" in found
+    assert "unseen ink, street, seeds 0, 1, 2" in " ".join(found.split()), "only the ablations' targets"
+
+
 def test_every_claim_of_an_ablation_is_in_the_file_that_runs_it(script: ModuleType) -> None:
     claims = sys.modules["tables.ablations"].CLAIMS
     listed = read_file(SCRIPT.parent / "paper" / "small-ablations.toml")["methods"]
