@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -31,6 +32,7 @@ from unseen.method import (
 from unseen.methods.fedbn import FedBN
 from unseen.methods.fedprox import FedProx
 from unseen.methods.silobn import SiloBN
+from unseen.nets.backbones import create_net
 from unseen.nets.net import Net
 from unseen.registry import parse, registered
 
@@ -278,6 +280,55 @@ def test_names_and_fields() -> None:
 def test_two_parts_that_replace_the_norms_are_refused(one: str, other: str) -> None:
     with pytest.raises(UserError, match=f'"{one}" and "{other}" do not compose: the build of both replaces BatchNorm'):
         parse(f"{one}+{other}")
+
+
+def test_two_heads_are_refused() -> None:
+    with pytest.raises(UserError, match='"moon" and "fedadg" do not compose: the build of both replaces the head, by'):
+        parse("moon+fedadg")
+    assert name_of(parse("moon+fedadg", {"moon.projection": "0"})) == "moon+fedadg"  # nothing is replaced
+
+
+# Pairs that were taken and then broke in the first round, or trained something else than both.
+@pytest.mark.parametrize(
+    ("one", "other", "need"),
+    [
+        ("fishr", "fedsr", "a linear head"),
+        ("guide", "copa", "the server's head at all clients"),
+        ("mcgdm", "copa", "the server's head at all clients"),
+        ("fediir", "stablefdg", "a head on the net's own features"),
+        ("fedlgf", "stablefdg", "a head on the net's own features"),
+        ("feddgmoe", "jigen", "a net in which no other part trains something of its own"),
+        ("bin", "fedclip", "BatchNorm"),
+        ("fedfd", "promptfl", "BatchNorm"),
+        ("promptfl", "doprompt", "the only prompt"),
+        ("dp", "scaffold", "clients that tell their weights alone"),
+        ("dp", "fedbn", "clients that load all that they send"),
+    ],
+)
+def test_a_part_that_needs_what_another_takes_away_is_refused(one: str, other: str, need: str) -> None:
+    for name in (f"{one}+{other}", f"{other}+{one}", f"{other}+fedprox+{one}"):
+        with pytest.raises(UserError, match=f"do not compose.* needs {re.escape(need)}, which it cannot have beside"):
+            parse(name)
+
+
+def test_needs_follow_the_fields() -> None:
+    for name, field, value in (("copa+fedlgf", "far", "0"), ("fedfd+dp", "base", "fedavg")):
+        with pytest.raises(UserError):
+            parse(name)
+        assert name_of(parse(name, {field: value})) == name
+    assert name_of(parse("stablefdg+fediir", {"style_only": "true"})) == "stablefdg+fediir"
+
+
+@pytest.mark.parametrize("name", ["dann+fedsr", "dann+moon", "copa+moon", "jigen+moon"])
+def test_who_builds_a_head_builds_first(name: str, tmp_path: Path) -> None:
+    """What others build fits the features that the head reads, whatever the order of the names."""
+    method = parse(name, {"projection": "24"} if "moon" in name else {"size": "24"})
+    assert isinstance(method, Composed)
+    net = method.build(create_net("convnet", 3, image_size=16))
+    other = compose(*reversed(method.parts)).build(create_net("convnet", 3, image_size=16))
+    assert {key: value.shape for key, value in net.state_dict().items()} == {
+        key: value.shape for key, value in other.state_dict().items()
+    }
 
 
 def test_norms_that_follow_rules_are_shared() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import pytest
 
 from unseen.core.errors import UserError
+from unseen.experiments.inference_rules import RULES
 from unseen.method import Method, name_of, parts_of
+from unseen.methods import ELSEWHERE, check_names
 from unseen.methods.fedprox import FedProx
 from unseen.registry import convert, parse, registered
 
@@ -39,6 +42,21 @@ def test_unknown_names_come_with_the_nearest() -> None:
         parse("fedavgg")
     with pytest.raises(UserError, match=r'no field "muu"\. Did you mean "mu"'):
         parse("fedprox", {"muu": "1"})
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_publication_with_another_name_here_is_told_where_it_is(name: str) -> None:
+    assert name not in registered()
+    for raised in (lambda: parse(name), lambda: check_names(f"fedavg+{name.upper()}")):
+        with pytest.raises(UserError) as caught:
+            raised()
+        assert str(caught.value).endswith(f'". {ELSEWHERE[name]}')
+    for word in re.findall(r"`([^`]+)`", ELSEWHERE[name]):
+        rule = re.fullmatch(r"unseen evaluate --inference (\S+)", word)
+        if rule is not None:
+            assert rule[1] in RULES
+        elif not word.startswith("--"):
+            parse(word)
 
 
 @pytest.mark.parametrize(

@@ -46,13 +46,17 @@ def main() -> None:
         axes.axhspan(-top - height, -top, color=colour, alpha=0.07 if number % 2 else 0.12, lw=0)
         words = fill(FAMILIES[family], 22)
         axes.text(FIRST - 3.12, -top - height / 2, words, va="center", color=colour, weight="bold", size=10)
+        above = (height - LINE * max(map(len, group.values()))) / 2
         for year, cards in group.items():
             for place, card in enumerate(cards):
-                y = -top - 0.11 - LINE * (place + 0.5)
+                y = -top - above - LINE * (place + 0.5)
                 face = "white" if card.sends else colour
                 axes.plot(year, y, "o", ms=6, mfc=face, mec=colour, mew=1.4)
                 axes.text(year + 0.11, y, card.name, va="center", color=INK, size=9)
         top += height
+    for y, face, words in ((0.3, GREY, "sends weights alone"), (0.1, "white", "sends more")):
+        axes.plot(FIRST - 3.05, y, "o", ms=6, mfc=face, mec=GREY, mew=1.4, clip_on=False)
+        axes.text(FIRST - 2.94, y, words, va="center", color=INK, size=9)
     axes.set_xlim(FIRST - 3.2, max(years) + 1.15)
     axes.set_ylim(-top, 0)
     axes.set_xticks(list(years), [f"to {FIRST}" if year == FIRST else str(year) for year in years])

@@ -44,6 +44,9 @@ class Traits:
     sends: str = ""  # what leaves a client beyond the model's weights, in words; "" for nothing
     remark: str = ""  # what a reader of a table must know beside the name, as that it is not quite the published one
     norms: str = ""  # the kind of norm that `build` puts in BatchNorm's place; "" for none. A net has one kind
+    head: str = ""  # what `build` makes of features and head; "" for nothing. A net has one head
+    needs: frozenset[str] = frozenset()  # what it cannot do without, in words that `without` of another part may have
+    without: frozenset[str] = frozenset()  # what other parts do not have beside it
     counts_images: bool = True  # a client weighs as much as it has images; off: all clients weigh the same
     needs_full_state: bool = False  # orders carry all of `share.up`, also what clients do not load
     validates_locally: bool = False  # replies carry the local model's own validation score (GA)
@@ -63,6 +66,9 @@ class Traits:
             sends="; ".join(filter(None, (self.sends, other.sends))),
             remark="; ".join(filter(None, (self.remark, other.remark))),
             norms=self.norms or other.norms,
+            head=self.head or other.head,
+            needs=self.needs | other.needs,
+            without=self.without | other.without,
             counts_images=self.counts_images and other.counts_images,
             needs_full_state=self.needs_full_state or other.needs_full_state,
             validates_locally=self.validates_locally or other.validates_locally,
@@ -274,9 +280,9 @@ class ScopedMapping(MutableMapping[str, V]):
 class Composed(Method):
     """Several methods at once: `fedbn+fedfd+ga`.
 
-    build, prepare, augment, gradient, admit: in order. share: intersection. penalty: sum. survey, brief, report, forms,
-    hear, and memory, scratch and optimizers but the main one: each part in its own scope. loss, step, weigh, merge,
-    evaluated, predict: one owner at most, else an error naming both.
+    build, prepare, augment, gradient, admit: in order; who builds a head builds first. share: intersection. penalty: sum.
+    survey, brief, report, forms, hear, and memory, scratch and optimizers but the main one: each part in its own scope.
+    loss, step, weigh, merge, evaluated, predict: one owner at most, else an error naming both.
     """
 
     parts: tuple[Method, ...] = ()
@@ -312,7 +318,7 @@ class Composed(Method):
         return replace(reply, report=unprefixed(f"{part.name}/", reply.report))
 
     def build(self, net: Net) -> Net:
-        for part in self.parts:
+        for part in sorted(self.parts, key=lambda part: not part.about.head):  # others fit what they build to it
             net = part.build(net)
         return net
 
@@ -460,11 +466,38 @@ def compose(*parts: Method) -> Method:
                         f'"{part.name}" and "{other.name}" do not compose: the {verb} of "{other.name}" would be lost, '
                         f'because "{part.name}" trains without it; use one of them.'
                     )
-    kinds = [part for part in parts if part.about.norms]
-    for part in kinds:
-        if part.about.norms != kinds[0].about.norms:
-            raise UserError(
-                f'"{kinds[0].name}" and "{part.name}" do not compose: the build of both replaces BatchNorm, '
-                f"by {kinds[0].about.norms} and by {part.about.norms}; use one of them."
-            )
+    for place, name in (("BatchNorm", "norms"), ("the head", "head")):
+        kinds = [(part.name, kind) for part in parts if (kind := getattr(part.about, name))]
+        for other_name, kind in kinds:
+            if kind != kinds[0][1]:
+                raise UserError(
+                    f'"{kinds[0][0]}" and "{other_name}" do not compose: the build of both replaces {place}, '
+                    f"by {kinds[0][1]} and by {kind}; use one of them."
+                )
+    for part in parts:
+        for other in parts:
+            for need in sorted(_needed(part) & _missing(other)) if other is not part else ():
+                raise UserError(
+                    f'"{part.name}" and "{other.name}" do not compose: "{part.name}" needs {need}, '
+                    f'which it cannot have beside "{other.name}"; use one of them.'
+                )
     return Composed(parts=tuple(parts))
+
+
+# What parts need of each other's nets and messages: words for `needs` and `without`.
+BATCH_NORM = "BatchNorm"
+OWN_HEAD = "the server's head at all clients"
+PLAIN_FEATURES = "a head on the net's own features"
+LINEAR_HEAD = "a linear head"
+ALONE = "a net in which no other part trains something of its own"
+ONE_PROMPT = "the only prompt"
+WEIGHTS_ALONE = "clients that tell their weights alone"
+ALL_LOADED = "clients that load all that they send"
+
+
+def _needed(part: Method) -> frozenset[str]:
+    return part.about.needs | ({BATCH_NORM} if part.about.norms else frozenset())
+
+
+def _missing(part: Method) -> frozenset[str]:
+    return part.about.without | ({WEIGHTS_ALONE} if part.about.sends else frozenset())

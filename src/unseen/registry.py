@@ -18,7 +18,7 @@ from pathlib import Path
 
 import unseen.methods
 from unseen.core import options
-from unseen.core.errors import UserError, nearest, unknown
+from unseen.core.errors import UserError, nearest
 from unseen.method import Method, compose
 
 _own: dict[str, type[Method]] = {}  # of `register` and of own files
@@ -109,9 +109,7 @@ def parse(text: str, settings: Mapping[str, str | object] | None = None) -> Meth
     known = registered()
     for name in names:
         if name not in known:
-            raise unknown(
-                "method", name, known, "`unseen methods` lists them all; one of your own comes by `unseen --with FILE`."
-            )
+            raise unseen.methods.no_method(name, known)
     values: dict[str, dict[str, object]] = {name: {} for name in names}
     for key, raw in (settings or {}).items():
         part, _, field_name = key.rpartition(".")

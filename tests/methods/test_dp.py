@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,11 +15,13 @@ from tests.tiny_federation import federation, same
 from tests.tiny_work import make_work
 from unseen.core.accountant import delta_of, epsilon_of, multiplier_of
 from unseen.core.errors import UserError
-from unseen.core.types import Reply, Server
-from unseen.method import compose
+from unseen.core.tensors import prefixed
+from unseen.core.types import Reply, Server, Share
+from unseen.method import Method, compose
 from unseen.methods.centraldp import CentralDP
 from unseen.methods.dp import DP
 from unseen.methods.fedprox import FedProx
+from unseen.nets.net import Net
 from unseen.registry import parse
 
 
@@ -92,9 +96,24 @@ def test_noise_is_the_same_for_the_same_seed_and_another_with_a_secret(
 
 
 @pytest.mark.parametrize("other", ["stablefdg", "fedbn"])
-def test_what_is_not_covered_is_refused(other: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="dp "):
-        federation(parse(f"{other}+dp"), tmp_path, rounds=1).run()
+def test_what_is_not_covered_is_refused(other: str) -> None:
+    with pytest.raises(UserError, match='"dp" needs clients that'):
+        parse(f"{other}+dp")
+
+
+@dataclass(frozen=True)
+class KeepsTheHead(Method):
+    """A method of one's own that does not say so in its traits."""
+
+    name: ClassVar[str] = "keepsthehead"
+
+    def share(self, net: Net) -> Share:
+        return net.share_all().keeping(frozenset(prefixed("head.", net.head.state_dict())))
+
+
+def test_what_is_kept_at_a_client_is_seen_in_the_first_round_at_the_latest(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="keeps a part of it at the client"):
+        federation(compose(KeepsTheHead(), DP()), tmp_path, rounds=1).run()
 
 
 # --- central -----------------------------------------------------------------------------------------------------------

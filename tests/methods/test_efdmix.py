@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import torch
 
@@ -34,6 +36,29 @@ def test_values_move_to_those_of_the_same_rank_by_hand() -> None:
         given[other[image]] += 1 - weight[image]
     shown = maps.grad.numpy().reshape(4, -1)
     np.testing.assert_allclose(shown, np.broadcast_to(1 + given[:, None], shown.shape), rtol=1e-5)
+
+
+def test_the_gradient_goes_back_to_whoever_gave_the_value() -> None:
+    """With another weight for every number: as autograd has it for the plain operations."""
+    maps = torch.randn(4, 2, 3, 2, dtype=torch.float64, requires_grad=True)
+    module = EFDMixModule(p=1.0, alpha=0.5)
+
+    def mixed(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        return cast(torch.Tensor, module(x))
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        torch.rand(())
+        weight = torch.distributions.Beta(0.5, 0.5).sample((4, 1, 1))
+        other, values = torch.randperm(4), x.flatten(2)
+        rank = values.argsort(dim=2).argsort(dim=2)
+        matched = values.sort(dim=2).values[other].gather(2, rank)
+        return (values + (1 - weight) * (matched - values.detach())).view(x.shape)
+
+    slope = torch.randn(maps.shape, dtype=torch.float64)
+    one, two = (torch.autograd.grad(way(maps), maps, slope)[0] for way in (mixed, plain))
+    torch.testing.assert_close(one, two)
 
 
 def test_it_acts_after_its_stages_in_training_alone() -> None:

@@ -10,6 +10,7 @@ from unseen.core.types import Server
 from unseen.methods.fedccrl import FedCCRL, divergence
 from unseen.nets.parts.contrast import supervised_contrast
 from unseen.nets.parts.images import aug_mix
+from unseen.nets.parts.styles import style_of
 
 
 def numpy_contrast(rows: np.ndarray, labels: np.ndarray, temperature: float, itself: bool) -> float:
@@ -65,7 +66,7 @@ def test_a_view_takes_foreign_colours_by_a_share() -> None:
 
     before, module.aug_mix = module.aug_mix, lambda x, rng: x  # type: ignore[assignment]
     try:
-        view = FedCCRL(alpha=2.0).view(work, images.x)
+        view = FedCCRL(alpha=2.0).view(work, images.x, style_of(images.x))
     finally:
         module.aug_mix = before
     own, new, foreign = images.x.mean((2, 3)), view.mean((2, 3)), colours[0, 0]

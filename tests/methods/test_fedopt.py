@@ -57,6 +57,17 @@ def test_adaptive_by_hand(kind: type[FedAdagrad | FedAdam | FedYogi]) -> None:
     np.testing.assert_allclose(played(kind(rate=rate, beta1=beta1, beta2=beta2, tau=tau)), x, rtol=1e-5)
 
 
+def test_fedadagrad_has_no_momentum_unless_it_is_asked_for() -> None:
+    """As in the authors' code, whose server is Keras's Adagrad; FedAdam and FedYogi have Keras's 0.9."""
+    assert (FedAdagrad().beta1, FedAdam().beta1, FedYogi().beta1) == (0.0, 0.9, 0.9)
+    x, v = np.zeros(3), np.full(3, 0.001**2)
+    for moves in MOVES:
+        d = (IMAGES / 40) @ moves
+        v = v + d**2
+        x = x + 0.01 * d / (np.sqrt(v) + 0.001)
+    np.testing.assert_allclose(played(FedAdagrad()), x, rtol=1e-5)
+
+
 def test_without_momentum_it_is_fedavg(tmp_path: Path) -> None:
     plain, fedavg = federation(FedAvgM(momentum=0.0, rate=1.0), tmp_path / "1"), federation("fedavg", tmp_path / "2")
     plain.run()

@@ -50,8 +50,9 @@ def methods(
         for idea, rows in tables.items():
             print_table(columns, rows, title=idea, right=("passes",), folded=columns[2:4])
         say(
-            "passes: what a step costs, FedAvg's is 1; `unseen cost` measures it. owns: two methods compose,",
-            "as fedbn+fedprox, unless both own one verb. `unseen methods NAME` explains one.",
+            "passes: what a step costs, FedAvg's is 1; `unseen cost` measures it.",
+            "owns: two methods that own one verb do not compose. Most others do, as fedbn+fedprox.",
+            "`unseen methods NAME` explains one, and names what it does not compose with.",
         )
         return
     check_names(name)

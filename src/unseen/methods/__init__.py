@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,25 @@ FAMILIES = {  # the ideas, in the order of lists and pages
     "robust": "Against a client that lies",
     "privacy": "Noise against what leaks",
     "": "Of your own",
+}
+# Publications that no method is called after, and what there is instead.
+ELSEWHERE = {
+    "fedgamma": "FedGAMMA is `fedsam+scaffold`.",
+    "fedasam": "FedASAM is `fedsam` with `--set adaptive=true`.",
+    "pardon": "PARDON is `fisc`.",
+    "feddg": "FedDG is `elcfs`.",
+    "feddg-ga": "FedDG-GA is `ga`.",
+    "fedga": "FedGA is `ga`.",
+    "fedalign": "FedAlign's modules are those of `fedccrl`.",
+    "deepcoral": "Deep CORAL is `coral`.",
+    "qffl": "q-FFL is solved by `qfedavg`.",
+    "fedopt": "FedOpt is `fedadam`, `fedyogi`, `fedadagrad` and `fedavgm`.",
+    "tta-feddg": "TTA-FedDG trains by `efdmix`; what it does at test time is `unseen evaluate --inference fedspl`.",
+    **{
+        rule: f"It is a rule for test time: `unseen evaluate --inference {rule}`."
+        for rule in ("tent", "sar", "t3a", "lame", "tsmobn", "fedspl", "tbn", "iabn", "mixnorm")
+    },
+    "fedka": "FedKA is not here: all of its parts train on images of the unseen domain. `dann` and `mmd` come near.",
 }
 OWN_FILES = "UNSEEN_METHODS"  # the variable with the files of `unseen --with`, which all processes of a run inherit
 NO_OWN_FILES = "none"  # its value if no file is to be read, not even a copy in a run directory
@@ -77,9 +96,15 @@ def check_names(text: str) -> None:
     known = cards()
     for name in (word.strip() for word in text.split("+")):
         if name not in known:
-            raise unknown(
-                "method", name, known, "`unseen methods` lists them all; one of your own comes by `unseen --with FILE`."
-            )
+            raise no_method(name, known)
+
+
+def no_method(name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that no method has."""
+    if name.lower() in ELSEWHERE:
+        return UserError(f'There is no method "{name}". {ELSEWHERE[name.lower()]}')
+    more = "`unseen methods` lists them all; one of your own comes by `unseen --with FILE`."
+    return unknown("method", name, known, more)
 
 
 def names_in(path: Path) -> set[str]:

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from unseen.core.forms import Asked, Form, Forms
 from unseen.core.tensors import prefixed
 from unseen.core.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
-from unseen.method import Method, Traits
+from unseen.method import OWN_HEAD, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.norms import layers as norms
 from unseen.nets.parts.branches import Branches, give_seats, put_at_seat, vote
@@ -34,7 +34,9 @@ class COPA(Method):
     name: ClassVar[str] = "copa"
     year: ClassVar[int] = 2021
     family: ClassVar[str] = "heads"
-    traits: ClassVar[Traits] = Traits(sends="each client's own classifier head, handed on to all clients", norms="BIN")
+    traits: ClassVar[Traits] = Traits(
+        sends="each client's own classifier head, handed on to all clients", norms="BIN", without=frozenset({OWN_HEAD})
+    )
 
     normalisation: Literal["bin", "ibn", "bn"] = "bin"  # hybrid: a gate per channel, or half of the channels each
     stages: int | None = None  # stages with hybrid norms, from the first; none for all

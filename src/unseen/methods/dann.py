@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unseen.core.errors import UserError
 from unseen.core.types import Batch, Work
-from unseen.method import Method, Range
+from unseen.method import ALONE, Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.adversarial import domain_classifier, reversed_gradient
 
@@ -31,6 +31,7 @@ class DANN(Method):
     name: ClassVar[str] = "dann"
     year: ClassVar[int] = 2016
     family: ClassVar[str] = "features"
+    traits: ClassVar[Traits] = Traits(without=frozenset({ALONE}))
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.01, 1.0)}
 
     weight: float = 1.0  # lambda, of the reversed gradient

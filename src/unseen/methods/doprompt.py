@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.core.types import Batch, Share, Work
-from unseen.method import Method, Traits
+from unseen.method import ALL_LOADED, ALONE, BATCH_NORM, ONE_PROMPT, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.prompts import Prompt, add_prompt, instead, prompt_of
 
@@ -29,7 +29,11 @@ class DoPrompt(Method):
     name: ClassVar[str] = "doprompt"
     year: ClassVar[int] = 2022
     family: ClassVar[str] = "adapters"
-    traits: ClassVar[Traits] = Traits(needs_full_state=True)  # the global prompt, which clients do not load
+    traits: ClassVar[Traits] = Traits(
+        needs_full_state=True,  # the global prompt, which clients do not load
+        needs=frozenset({ONE_PROMPT}),
+        without=frozenset({ONE_PROMPT, ALONE, BATCH_NORM, ALL_LOADED}),
+    )
 
     length: int = 4  # tokens of the prompt
     diversify: bool = False  # FedFD on prompts (FedFD-A's row in Table 6)

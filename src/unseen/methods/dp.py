@@ -20,7 +20,7 @@ from unseen.core.forms import Asked, Forms
 from unseen.core.seeding import private_generator
 from unseen.core.tensors import load
 from unseen.core.types import Tensors, Work
-from unseen.method import Method, Traits
+from unseen.method import ALL_LOADED, WEIGHTS_ALONE, Method, Traits
 from unseen.nets.parts.clipping import change_of, clipped, moved, norm_of
 
 
@@ -29,7 +29,7 @@ class DP(Method):
     name: ClassVar[str] = "dp"
     year: ClassVar[int] = 2018
     family: ClassVar[str] = "privacy"
-    traits: ClassVar[Traits] = Traits()
+    traits: ClassVar[Traits] = Traits(needs=frozenset({WEIGHTS_ALONE, ALL_LOADED}))
 
     clip: float = 1.0  # C, the largest norm of a client's change
     noise: float = 1.0  # z, the noise in multiples of the sensitivity 2 C; 0: clipping alone, which is no privacy
@@ -49,13 +49,7 @@ class DP(Method):
         return Forms()  # its report changes the weights before they leave, and tells nothing
 
     def prepare(self, work: Work) -> None:
-        whole = work.method
-        if whole.about.sends:
-            raise UserError(
-                f"dp covers the weights alone, and this method also sends {whole.about.sends}; take a method that "
-                f"`unseen methods` shows without a star."
-            )
-        share = whole.share(work.net)
+        share = work.method.share(work.net)
         if share.up - share.down:
             raise UserError(
                 "dp adds noise to what clients load and send; this method keeps a part of it at the client."

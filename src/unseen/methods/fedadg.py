@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from unseen.core.errors import UserError
 from unseen.core.seeding import torch_generator
 from unseen.core.types import Batch, Share, Tensors, Work
-from unseen.method import BY_VARIANT, Method, Traits
+from unseen.method import ALONE, BY_VARIANT, LINEAR_HEAD, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.adversarial import (
     Activation,
@@ -87,6 +87,8 @@ class FedADG(Method):
         ignores=frozenset({"loss"}),
         # The published D carries its optimizer with it from round to round, while those of F, C and G are new.
         keeps_optimizers=frozenset({"discriminator"}),
+        head="two layers",
+        without=frozenset({LINEAR_HEAD, ALONE}),
     )
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "follow": {

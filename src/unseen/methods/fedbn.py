@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.core.types import Share
-from unseen.method import Method
+from unseen.method import ALL_LOADED, Method, Traits
 from unseen.nets.net import Net
 
 
@@ -23,6 +23,7 @@ class FedBN(Method):
     name: ClassVar[str] = "fedbn"
     year: ClassVar[int] = 2021
     family: ClassVar[str] = "normalisation"
+    traits: ClassVar[Traits] = Traits(without=frozenset({ALL_LOADED}))
 
     def share(self, net: Net) -> Share:
         return net.share_all().keeping(net.state_of(_BatchNorm))

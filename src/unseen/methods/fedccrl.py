@@ -76,13 +76,12 @@ class FedCCRL(Method):
                 notes[client] = {"colours": torch.cat(others)}
         return notes
 
-    def view(self, work: Work, x: Tensor) -> Tensor:
-        """Each image with its colours mixed with a drawn pair of the pool, then AugMix."""
+    def view(self, work: Work, x: Tensor, own: Style) -> Tensor:
+        """Each image with its own colours mixed with a drawn pair of the pool, then AugMix."""
         if "colours" in work.brief:
             pool, dice = work.brief["colours"], np.random.default_rng(int(torch.randint(2**62, (), generator=work.rng)))
             share = torch.tensor(dice.beta(self.alpha, self.alpha, (len(x), 1)), dtype=x.dtype, device=x.device)
             drawn = pool[torch.randint(len(pool), (len(x),), generator=work.rng)].to(x)
-            own = style_of(x)
             mixed = Style(
                 *(share * mine + (1 - share) * other for mine, other in zip(own, drawn.unbind(1), strict=True))
             )
@@ -91,8 +90,8 @@ class FedCCRL(Method):
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
         net, labels = work.net, batch.y
-        features = [net.features(batch.x)]
-        features += [net.features(self.view(work, batch.x)) for _ in range(2)]
+        features, colours = [net.features(batch.x)], style_of(batch.x)
+        features += [net.features(self.view(work, batch.x, colours)) for _ in range(2)]
         answers = [net.head(rows) for rows in features]
         task = torch.stack([F.cross_entropy(logits, labels) for logits in answers]).sum()
         twice = torch.cat([labels, labels])

@@ -17,7 +17,7 @@ from typing import ClassVar
 from torch import nn
 
 from unseen.core.types import Share
-from unseen.method import Method, Range, Traits
+from unseen.method import ALONE, BATCH_NORM, Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.towers import Attention, OnSphere, freeze, share_trained, text_head
 
@@ -27,7 +27,9 @@ class FedCLIP(Method):
     name: ClassVar[str] = "fedclip"
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "adapters"
-    traits: ClassVar[Traits] = Traits(remark="trained head, ours", counts_images=False)
+    traits: ClassVar[Traits] = Traits(
+        remark="trained head, ours", counts_images=False, without=frozenset({ALONE, BATCH_NORM})
+    )
     ranges: ClassVar[Mapping[str, Range]] = {"scale": Range(5.0, 100.0)}
 
     text: str = ""  # file with the classes' text embeddings and the projection of image features; none: a trained head
@@ -35,7 +37,7 @@ class FedCLIP(Method):
 
     @property
     def about(self) -> Traits:
-        return replace(self.traits, remark="") if self.text else self.traits
+        return replace(self.traits, remark="", head="one of texts") if self.text else self.traits
 
     def build(self, net: Net) -> Net:
         freeze(net, self.name)

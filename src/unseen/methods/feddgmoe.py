@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unseen.core.forms import Asked, Form, Forms
 from unseen.core.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
-from unseen.method import Method, Range, Traits
+from unseen.method import ALONE, BATCH_NORM, Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.branches import Branches, give_seats, put_at_seat
 from unseen.nets.parts.experts import Experts, add_experts, mixing, query
@@ -39,6 +39,8 @@ class FedDGMoE(Method):
     traits: ClassVar[Traits] = Traits(
         sends="mean and variance of its images' features; they and each client's own experts go to all clients",
         remark="mixed for each image, not for a batch",
+        needs=frozenset({ALONE}),
+        without=frozenset({BATCH_NORM}),
     )
     ranges: ClassVar[Mapping[str, Range]] = {"sharpness": Range(0.5, 20.0), "balance": Range(1e-3, 0.1)}
 

@@ -28,7 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from unseen.core.errors import UserError
 from unseen.core.forms import Asked, Forms
 from unseen.core.types import Batch, Share, Tensors, Work
-from unseen.method import BY_VARIANT, Method, Range, Traits
+from unseen.method import ALL_LOADED, BATCH_NORM, BY_VARIANT, Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.norms.layers import MomentNorm2d, StatNorm2d, make_pluggable
 from unseen.nets.norms.moments import Statistics, pooled_moments
@@ -45,9 +45,14 @@ class WithGlobalStatistics(Method):
     """What FedFD and the adapters have in common: norms that follow rules, and the sharing they stand on."""
 
     # All of the state: mu_G and sigma_G, also where clients keep statistics of their own.
-    traits: ClassVar[Traits] = Traits(needs_full_state=True)
+    traits: ClassVar[Traits] = Traits(needs_full_state=True, needs=frozenset({BATCH_NORM}))
 
     base: Literal["silobn", "fedavg"] = "silobn"  # what is shared; silobn: clients keep BatchNorm statistics (Table 1)
+
+    @property
+    def about(self) -> Traits:
+        kept = {ALL_LOADED} if self.base == "silobn" else set()
+        return replace(self.traits, without=frozenset(kept))
 
     def build(self, net: Net) -> Net:
         net = make_pluggable(net)

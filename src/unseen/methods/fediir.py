@@ -19,7 +19,7 @@ from torch import Tensor
 from unseen.core.forms import Asked, Form, Forms
 from unseen.core.tensors import RunningMean
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
-from unseen.method import Method, Range, Traits
+from unseen.method import PLAIN_FEATURES, Method, Range, Traits
 from unseen.nets.parts.heads import head_slopes
 
 BATCH = 64
@@ -30,7 +30,10 @@ class FedIIR(Method):
     name: ClassVar[str] = "fediir"
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "gradients"
-    traits: ClassVar[Traits] = Traits(sends="the gradient of each client's loss by the head, and its number of images")
+    traits: ClassVar[Traits] = Traits(
+        sends="the gradient of each client's loss by the head, and its number of images",
+        needs=frozenset({PLAIN_FEATURES}),
+    )
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(1e-4, 1e-1), "ema": Range(0.5, 0.99, log=False)}
 
     weight: float = 1e-3  # gamma, of the distance to the mean gradient: 1e-3 on PACS, 5e-4 to 1e-2 elsewhere

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.core.types import Batch, Share, Work
-from unseen.method import Method, Range, Traits
+from unseen.method import BATCH_NORM, LINEAR_HEAD, Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.pools import Keys, add_pools
 from unseen.nets.parts.towers import freeze, share_trained
@@ -32,7 +32,9 @@ class FedIns(Method):
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "adapters"
     passes: ClassVar[float] = 1.33
-    traits: ClassVar[Traits] = Traits(counts_images=False)
+    traits: ClassVar[Traits] = Traits(
+        counts_images=False, head="a pool of heads", without=frozenset({LINEAR_HEAD, BATCH_NORM})
+    )
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.01, 0.5)}
 
     pool: int = 25  # N, entries of each pool

@@ -12,7 +12,7 @@ in both of which the moved answer is a constant.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 import torch
@@ -23,7 +23,7 @@ from torch.func import functional_call
 from unseen.core.errors import UserError
 from unseen.core.tensors import unprefixed
 from unseen.core.types import Batch, Tensors, Work
-from unseen.method import Method, Range
+from unseen.method import OWN_HEAD, PLAIN_FEATURES, Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.frozen import frozen_features
 
@@ -43,12 +43,17 @@ class FedLGF(Method):
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "flat minima"
     passes: ClassVar[float] = 1.33
+    traits: ClassVar[Traits] = Traits(needs=frozenset({OWN_HEAD, PLAIN_FEATURES}))
     ranges: ClassVar[Mapping[str, Range]] = {"near": Range(0.01, 1.0), "far": Range(0.01, 1.0)}
 
     near: float = 0.1  # weight of the own head's flatness
     far: float = 0.1  # weight of the received model's; 0 saves a pass
     start: float = 0.1  # length of the random move
     size: float = 0.01  # length of the worst move
+
+    @property
+    def about(self) -> Traits:
+        return self.traits if self.far > 0 else replace(self.traits, needs=frozenset())
 
     def moved(self, net: Net, head: Tensors, features: Tensor, logits: Tensor, rng: torch.Generator) -> Tensor:
         """The answers of a head that was moved the worst way, as a constant."""

@@ -67,7 +67,7 @@ class FedAvgM(ServerOptimizer):
 class Adaptive(ServerOptimizer):
     """What FedAdagrad, FedAdam and FedYogi share: each weight has a rate of its own."""
 
-    ranges: ClassVar[Mapping[str, Range]] = {"rate": Range(0.001, 0.1), "tau": Range(1e-4, 0.1)}
+    ranges: ClassVar[Mapping[str, Range]] = {"rate": Range(0.001, 1.0), "tau": Range(1e-4, 0.1)}
 
     rate: float = 0.01  # eta, learning rate of the server
     beta1: float = 0.9  # of the mean of updates
@@ -92,6 +92,8 @@ class FedAdagrad(Adaptive):
     name: ClassVar[str] = "fedadagrad"
     year: ClassVar[int] = 2021
     family: ClassVar[str] = "servers"
+
+    beta1: float = 0.0  # of the mean of updates; 0, as Adagrad has no momentum
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.types import Batch, Share, Work
-from unseen.method import Method, Range, Traits
+from unseen.method import ALONE, LINEAR_HEAD, Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.probabilistic import ClassGaussians, GaussianHead, draw, gaussian
 
@@ -28,7 +28,11 @@ class FedSR(Method):
     name: ClassVar[str] = "fedsr"
     year: ClassVar[int] = 2022
     family: ClassVar[str] = "features"
-    traits: ClassVar[Traits] = Traits(counts_images=False)  # as in the authors' code
+    traits: ClassVar[Traits] = Traits(
+        counts_images=False,  # as in the authors' code
+        head="one on Gaussians",
+        without=frozenset({ALONE, LINEAR_HEAD}),
+    )
 
     norm: float = 0.01  # weight of ||z|| (L2R)
     ranges: ClassVar[Mapping[str, Range]] = {"norm": Range(1e-4, 0.1), "divergence": Range(1e-5, 0.01)}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from unseen.core.errors import UserError
 from unseen.core.forms import Asked, Form, Forms
 from unseen.core.types import Batch, ClientId, Reply, Server, Tensors, Work
-from unseen.method import Method, Range, Traits
+from unseen.method import LINEAR_HEAD, Method, Range, Traits
 
 
 def gradient_variances(logits: Tensor, labels: Tensor, features: Tensor) -> Tensor:
@@ -39,7 +39,9 @@ class Fishr(Method):
     name: ClassVar[str] = "fishr"
     year: ClassVar[int] = 2022
     family: ClassVar[str] = "gradients"
-    traits: ClassVar[Traits] = Traits(sends="variances of single images' gradients by the head, one per weight of it")
+    traits: ClassVar[Traits] = Traits(
+        sends="variances of single images' gradients by the head, one per weight of it", needs=frozenset({LINEAR_HEAD})
+    )
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(1.0, 1e4), "warmup": Range(0.0, 0.6, log=False)}
 
     weight: float = 1000.0  # lambda

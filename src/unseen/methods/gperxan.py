@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.core.errors import UserError
 from unseen.core.types import Batch, Share, Work
-from unseen.method import BY_VARIANT, Method, Traits
+from unseen.method import ALL_LOADED, BY_VARIANT, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.norms.layers import XAN
 from unseen.nets.parts.heads import logits_under
@@ -36,7 +36,7 @@ class GPerXAN(Method):
     name: ClassVar[str] = "gperxan"
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "normalisation"
-    traits: ClassVar[Traits] = Traits(norms="XAN")
+    traits: ClassVar[Traits] = Traits(norms="XAN", without=frozenset({ALL_LOADED}))
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "official": {"start": 0.5, "affine": "one", "mixing": "softmax", "local_weight": True, "local_plain_bn": False},
         "paper": {"start": "drawn", "affine": "one", "mixing": "free", "local_weight": False, "local_plain_bn": True},

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from unseen.core.types import Batch, Work
-from unseen.method import Method, Range
+from unseen.method import OWN_HEAD, Method, Range, Traits
 from unseen.nets.parts.heads import logits_under
 
 
@@ -27,6 +27,7 @@ class Guide(Method):
     name: ClassVar[str] = "guide"
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "heads"
+    traits: ClassVar[Traits] = Traits(needs=frozenset({OWN_HEAD}))
     ranges: ClassVar[Mapping[str, Range]] = {"guidance": Range(0.05, 1.0)}
 
     guidance: float = 0.5  # lambda, the weight of the received head's cross-entropy; the paper searches 0, 0.25, ..., 1

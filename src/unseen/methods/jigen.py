@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.types import Batch, Work
-from unseen.method import Method, Range
+from unseen.method import ALONE, Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.images import distant_permutations, rearranged
 
@@ -31,6 +31,7 @@ class JiGen(Method):
     name: ClassVar[str] = "jigen"
     year: ClassVar[int] = 2019
     family: ClassVar[str] = "augmentation"
+    traits: ClassVar[Traits] = Traits(without=frozenset({ALONE}))
     ranges: ClassVar[Mapping[str, Range]] = {"weight": Range(0.05, 2.0), "whole": Range(0.3, 0.95, log=False)}
 
     weight: float = 0.7  # of the puzzles' cross-entropy

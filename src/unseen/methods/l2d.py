@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unseen.core.types import Batch, Share, Work
-from unseen.method import Method
+from unseen.method import ALONE, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.complement import (
     GaussianNeck,
@@ -38,6 +38,7 @@ class L2D(Method):
     year: ClassVar[int] = 2021
     family: ClassVar[str] = "augmentation"
     passes: ClassVar[float] = 3.33  # over a batch and its copies, once without gradients of weights
+    traits: ClassVar[Traits] = Traits(head="one on means", without=frozenset({ALONE}))
 
     contrast: float = 1.0  # weight of the supervised contrast (alpha 1 of the code)
     likelihood: float = 1.0  # weight of the negative log-likelihood (alpha 2)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unseen.core.tensors import unprefixed
 from unseen.core.types import Batch, ClientId, Reply, Server, Tensors, Work
-from unseen.method import Method, Range, Traits
+from unseen.method import OWN_HEAD, Method, Range, Traits
 from unseen.nets.parts.heads import head_slopes, remember_head, remembered_heads
 from unseen.nets.parts.images import rand_augment
 
@@ -38,7 +38,9 @@ class MCGDM(Method):
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "gradients"
     passes: ClassVar[float] = 2.0
-    traits: ClassVar[Traits] = Traits(sends="each client's own head, handed on to all clients", counts_images=False)
+    traits: ClassVar[Traits] = Traits(
+        sends="each client's own head, handed on to all clients", counts_images=False, needs=frozenset({OWN_HEAD})
+    )
     ranges: ClassVar[Mapping[str, Range]] = {"intra": Range(0.05, 2.0), "inter": Range(0.02, 2.0)}
 
     intra: float = 0.7  # weight of the matching between an image and its copy; 0.7 in the authors' PACS script

@@ -24,7 +24,7 @@ from torch import Tensor
 from unseen.core.errors import UserError
 from unseen.core.tensors import prefixed, unprefixed
 from unseen.core.types import Batch, ClientId, Reply, Server, Tensors, Work
-from unseen.method import Method, Range, Traits
+from unseen.method import OWN_HEAD, Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.contrast import supervised_contrast
 from unseen.nets.parts.heads import logits_under, remember_head, remembered_heads
@@ -52,7 +52,9 @@ class MCSAD(Method):
     year: ClassVar[int] = 2025
     family: ClassVar[str] = "styles"
     passes: ClassVar[float] = 2.6  # about: of the tries, only styles get gradients
-    traits: ClassVar[Traits] = Traits(sends="each client's own head, handed on to all clients", counts_images=False)
+    traits: ClassVar[Traits] = Traits(
+        sends="each client's own head, handed on to all clients", counts_images=False, needs=frozenset({OWN_HEAD})
+    )
     ranges: ClassVar[Mapping[str, Range]] = {"rate": Range(0.1, 10.0), "relation": Range(0.05, 5.0)}
 
     rate: float = 2.0  # eta, how far a style goes up its gradient; 2 in the authors' PACS script

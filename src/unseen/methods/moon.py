@@ -11,7 +11,7 @@ first round has no such term.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from unseen.core.forms import Asked, Forms
 from unseen.core.tensors import prefixed, snapshot, unprefixed
 from unseen.core.types import Batch, Tensors, Work
-from unseen.method import Method, Range
+from unseen.method import ALONE, Method, Range, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.frozen import frozen_features
 
@@ -39,11 +39,16 @@ class Moon(Method):
     year: ClassVar[int] = 2021
     family: ClassVar[str] = "averaging"
     passes: ClassVar[float] = 1.67
+    traits: ClassVar[Traits] = Traits(head="one on projected features", without=frozenset({ALONE}))
     ranges: ClassVar[Mapping[str, Range]] = {"mu": Range(0.01, 5.0)}
 
     mu: float = 1.0  # weight of the contrastive term: 1 in the authors' code, 5 in its CIFAR-10 example
     temperature: float = 0.5  # tau
     projection: int = 256  # size of the projected features, which the classifier reads; 0: without the projection head
+
+    @property
+    def about(self) -> Traits:
+        return self.traits if self.projection else replace(self.traits, head="", without=frozenset())
 
     def build(self, net: Net) -> Net:
         if self.projection:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from unseen.core.types import Share
-from unseen.method import Method, Traits
+from unseen.method import ALONE, BATCH_NORM, ONE_PROMPT, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.prompts import add_prompt, prompt_of
 from unseen.nets.parts.towers import freeze, share_trained
@@ -25,7 +25,11 @@ class PromptFL(Method):
     name: ClassVar[str] = "promptfl"
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "adapters"
-    traits: ClassVar[Traits] = Traits(remark="prompts on images, not on words")
+    traits: ClassVar[Traits] = Traits(
+        remark="prompts on images, not on words",
+        needs=frozenset({ONE_PROMPT}),
+        without=frozenset({ONE_PROMPT, ALONE, BATCH_NORM}),
+    )
 
     length: int = 16  # tokens of the prompt; 16 is the usual context of prompts for CLIP
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unseen.core.types import Batch, Work
-from unseen.method import Method, Range
+from unseen.method import ALONE, Method, Range, Traits
 from unseen.nets.net import Net
 
 LARGE = 2048  # features from which on the projection is not wider than they are
@@ -50,6 +50,7 @@ class SelfReg(Method):
     name: ClassVar[str] = "selfreg"
     year: ClassVar[int] = 2021
     family: ClassVar[str] = "features"
+    traits: ClassVar[Traits] = Traits(without=frozenset({ALONE}))
     ranges: ClassVar[Mapping[str, Range]] = {"features": Range(0.03, 1.0)}
 
     features: float = 0.3  # weight of the terms on features beside those on logits

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from unseen.core.types import Share
-from unseen.method import Method
+from unseen.method import ALL_LOADED, Method, Traits
 from unseen.nets.net import Net
 
 
@@ -21,6 +21,7 @@ class SiloBN(Method):
     name: ClassVar[str] = "silobn"
     year: ClassVar[int] = 2020
     family: ClassVar[str] = "normalisation"
+    traits: ClassVar[Traits] = Traits(without=frozenset({ALL_LOADED}))
 
     def share(self, net: Net) -> Share:
         return net.share_all().keeping(net.running_statistics())

@@ -27,7 +27,7 @@ from unseen.core.errors import UserError
 from unseen.core.forms import Asked, Form, Forms
 from unseen.core.seeding import numpy_generator
 from unseen.core.types import Batch, ClientId, Server, Tensors, Work
-from unseen.method import BY_VARIANT, Method, Traits
+from unseen.method import BY_VARIANT, PLAIN_FEATURES, Method, Traits
 from unseen.nets.net import Net
 from unseen.nets.parts.attention import Attention, Highlighter, Similarity, attention_maps, highlighter_of
 from unseen.nets.parts.style_space import (
@@ -53,7 +53,9 @@ class StableFDG(Method):
     passes: ClassVar[float] = 1.5  # about: the batch grows by chance
     traits: ClassVar[Traits] = Traits(
         sends="style statistics: mean and variance over the client's images of the channel means and standard deviations "
-        "after the first stage (4 x C numbers per round), passed on to other clients"
+        "after the first stage (4 x C numbers per round), passed on to other clients",
+        head="attention",
+        without=frozenset({PLAIN_FEATURES}),
     )
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "official": {"noise": "standard", "exploring": "first", "similarity": "cosine"},
@@ -98,7 +100,8 @@ class StableFDG(Method):
     @property
     def about(self) -> Traits:
         remark = "readings of the authors' code" if self.variant == "official" else ""
-        return replace(self.traits, remark=remark, sends=self.traits.sends if self.shares_styles else "")
+        changed = replace(self.traits, remark=remark, sends=self.traits.sends if self.shares_styles else "")
+        return replace(changed, head="", without=frozenset()) if self.style_only else changed
 
     # --- the model -----------------------------------------------------------------------------------------------
     def build(self, net: Net) -> Net:

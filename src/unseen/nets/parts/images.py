@@ -27,6 +27,8 @@ SHEAR, SHIFT, TURN, ENHANCE = 0.3, 150 / 331, math.radians(30), 0.9  # at streng
 # --- RandAugment -----------------------------------------------------------------------------------------------------
 def rand_augment(x: Tensor, operations: int, strength: float, rng: torch.Generator) -> Tensor:
     """`operations` operations on every image, each drawn from all with equal chance, at `strength` (0 to 1)."""
+    last = x.is_contiguous(memory_format=torch.channels_last)
+    x = x.contiguous()  # operations are up to twice as fast where a channel's pixels lie side by side
     for _ in range(operations):
         which = torch.randint(len(OPERATIONS), (len(x),), generator=rng)
         signed = strength * (2.0 * torch.randint(2, (len(x),), generator=rng) - 1)
@@ -37,7 +39,7 @@ def rand_augment(x: Tensor, operations: int, strength: float, rng: torch.Generat
                 there = rows.to(x.device)
                 out[there] = operation(x[there], signed[rows].to(x.device, x.dtype))
         x = out
-    return x
+    return x.contiguous(memory_format=torch.channels_last) if last else x
 
 
 def _grey(x: Tensor) -> Tensor:
@@ -168,14 +170,15 @@ def aug_mix(x: Tensor, rng: torch.Generator, severity: int = 3, chains: int = 3)
     dice = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
     shares = torch.tensor(dice.dirichlet([1.0] * chains, len(x)), dtype=x.dtype, device=x.device)
     kept = torch.tensor(dice.beta(1.0, 1.0, len(x)), dtype=x.dtype, device=x.device)[:, None, None, None]
-    mixed = torch.zeros_like(x)
+    rows = x.contiguous()  # faster, as above
+    mixed = torch.zeros_like(rows)
     for chain in range(chains):
-        changed = x
+        changed = rows
         for _ in range(int(dice.integers(1, 4))):
             strength = float(dice.integers(severity)) / BINS * (1 if dice.random() < 0.5 else -1)
             changed = OPERATIONS[MIXED[int(dice.integers(len(MIXED)))]](changed, x.new_full((1,), strength))
-        mixed = mixed + shares[:, chain, None, None, None] * changed
-    return kept * x + (1 - kept) * mixed
+        mixed += shares[:, chain, None, None, None] * changed
+    return kept * rows + (1 - kept) * mixed
 
 
 # --- random convolutions ---------------------------------------------------------------------------------------------

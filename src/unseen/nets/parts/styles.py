@@ -5,7 +5,7 @@ The modules act in train mode only, and draw from torch's default CPU generator,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -73,11 +73,35 @@ def order_of(values: Tensor) -> Tensor:
     """
     if values.device.type != "cpu" or values.dtype != torch.float32:
         return values.argsort(dim=-1, stable=True)
-    bits = (values.contiguous() + 0.0).view(torch.int32)  # + 0.0: -0 has other bits than 0
-    rising = bits ^ (bits >> 31).bitwise_and_(0x7FFFFFFF)  # integers in the order of the numbers
+    numbers = values.contiguous() + 0.0  # -0 has other bits than 0
+    rising = numbers.view(torch.int32)
+    if float(numbers.min()) < 0:  # not so after a ReLU
+        rising ^= (rising >> 31).bitwise_and_(0x7FFFFFFF)  # integers in the order of the numbers
     keys = rising.long().bitwise_left_shift_(32).bitwise_or_(torch.arange(values.shape[-1]))
     keys.numpy().sort(axis=-1)  # in place, as all else here: new memory costs as much as half of the sort
     return keys.bitwise_and_(0xFFFFFFFF)
+
+
+def exchanged(maps: Tensor, places: Tensor, giver: Tensor) -> Tensor:
+    """Where an image has its value of a rank, the value of this rank of its giver. `places`: by rank, where the value is."""
+    given = maps.flatten(2).gather(2, places).index_select(0, giver)
+    # Straight to each value's place: the rank of each value, which `given` would be looked up by, costs a second sort.
+    found = torch.empty_like(given).scatter_(2, places, given).view(maps.shape)
+    return found.contiguous(memory_format=torch.channels_last)  # as maps are: sums of two layouts take far longer
+
+
+class Exchange(torch.autograd.Function):
+    """`exchanged`, where everybody gives to one: the gradient goes the same way back."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, places: Tensor, giver: Tensor) -> Tensor:
+        ctx.save_for_backward(places, giver)
+        return exchanged(maps, places, giver)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None]:
+        places, giver = ctx.saved_tensors
+        return exchanged(slope, places, giver.argsort()), None, None
 
 
 class EFDMix(nn.Module):
@@ -96,16 +120,11 @@ class EFDMix(nn.Module):
         if not self.training or float(torch.rand(())) >= self.p:
             return maps
         images = maps.shape[0]
-        weight = torch.distributions.Beta(self.alpha, self.alpha).sample((images, 1, 1)).to(maps.device)
+        weight = torch.distributions.Beta(self.alpha, self.alpha).sample((images, 1, 1, 1)).to(maps.device)
         other = torch.randperm(images).to(maps.device)
-        values = maps.flatten(2)
-        places = order_of(values.detach())
-        ordered = values.gather(2, places)
-        # Straight to each value's place: the rank of each value, which the other's values would be looked up by, costs
-        # a second sort.
-        matched = torch.empty_like(ordered).scatter(2, places, ordered[other])
-        mixed = values + (1 - weight) * (matched - values.detach())
-        return mixed.view(maps.shape).contiguous(memory_format=torch.channels_last)
+        places = order_of(maps.detach().flatten(2))
+        matched = cast(Tensor, Exchange.apply(maps, places, other))  # type: ignore[no-untyped-call]
+        return maps + (1 - weight) * (matched - maps.detach())
 
     def extra_repr(self) -> str:
         return f"p={self.p}, alpha={self.alpha}"
