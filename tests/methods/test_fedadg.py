@@ -364,7 +364,8 @@ def test_the_reference_follows_the_features_class_by_class_and_lives() -> None:
     after = distances(method, work.net, images_of.x, images_of.y)
     assert after[0] < 0.5 * before[0]
     assert after[1] < 0.05
-    assert after[2] > 0.8 > 0.4 > before[2]
+    # A quarter by chance. Six draws of batches gave 0.77 to 1.0; the last bits, and so the number, differ by CPU.
+    assert after[2] > 0.65 > 0.4 > before[2]
 
 
 # --- what is shared --------------------------------------------------------------------------------------------------
