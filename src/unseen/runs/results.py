@@ -199,7 +199,7 @@ def _spelled(value: Any) -> str:
     if isinstance(value, list):
         return "..".join(_spelled(item) for item in value)
     if isinstance(value, str):
-        return value.rpartition("/")[2]  # of a file its name: where it lies says nothing of the method
+        return value.rpartition("/")[2].removesuffix(".safetensors")  # of a file its name, and not where it lies
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
