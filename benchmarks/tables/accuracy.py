@@ -275,12 +275,21 @@ def method(label: str, *names: str) -> str:
     lines = []
     for name in names:
         group = main_group(name)
-        for row in group.rows if group is not None else []:
-            if group is not None and row.method == label and (average := group.average(row)).count:
-                one = comparisons(group).get(row.label)
-                words = "" if one is None else f", {one.difference:+.1f} to FedAvg ({one.wins} of {one.pairs} pairs)"
-                spread = "" if math.isnan(average.std) else f" ± {average.std:.1f}"
-                lines.append(f"- `{name}`: {titled(row.label)} {average.mean:.1f}{spread} %{words}")
+        if group is None:
+            continue
+        compared = comparisons(group)
+        for row in group.rows:
+            if row.method != label or not row.results:
+                continue
+            average, one = group.average(row), compared.get(row.label)
+            where, found = "", average
+            if not average.count:  # of some targets only
+                targets = [target for target in group.targets if group.target(row, target).count]
+                where, found = f", unseen {', '.join(targets)} only", average_over_targets(row.scores(), targets)
+            words = "" if one is None else f", {one.difference:+.1f} to FedAvg ({one.wins} of {one.pairs} pairs)"
+            spread = "" if math.isnan(found.std) else f" ± {found.std:.1f}"
+            line = f"- `{name}`{where}: {titled(row.label)} {found.mean:.1f}{spread} %{words}"
+            lines.append(filled(line, "  "))
     return "\n".join([*(lines or ["No runs of this version are recorded yet."]), ""])
 
 

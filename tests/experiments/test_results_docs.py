@@ -70,6 +70,9 @@ def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monk
     assert "**FedFD-A** has the best mean" in script.sentences("digits")
     page = "x\n<!-- results: method fedfd-a digits -->\nold\n<!-- end -->\n"
     assert "FedFD-A 60.6 ± 0.1 %, +10.0 to FedAvg (6 of 6 pairs)" in script.generated(page, draws=False)
+    invent(tmp_path / "part", {"moon": 0.55}, targets=("ink",), seeds=(0,))
+    script.keep(tmp_path / "part", "digits")
+    assert "- `digits`, unseen ink only: MOON 55.0 %, +5.0 to FedAvg (1 of 1 pairs)" in script.method("moon", "digits")
     assert not list((tmp_path / "records").rglob("*.safetensors"))
 
 
