@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 out=${1:?give a folder for the runs}
 shift || true
 unseen=${UNSEEN:-$here/.venv/bin/unseen}
-shared=${UNSEEN_SHARED:-$here/../shared}
+shared=${UNSEEN_SHARED:-$(realpath -m "$here/../shared")}
 digits=(--data digits --known "$here/benchmarks/results/digits")
 pacs=(--known "$here/benchmarks/results/pacs" --protocol pacs --root "$shared/data/PACS" --weights "$shared/weights/mobilenetv2_100.imagenet.safetensors")
 six=fedavg,fedfd-a,gperxan,stablefdg,fedfd,fedadg
