@@ -47,7 +47,7 @@ step() {
     } ;;
     9) "$unseen" bench --data digits --methods $best --targets street --seeds 0 --rounds 150 --workers 1 --out "$out/long/digits"
         [[ -d $shared/data/PACS ]] &&
-            "$unseen" bench "${pacs[@]:2}" --methods ${best/gperxan/stablefdg} --targets sketch --seeds 0 --rounds 30 --workers 1 --out "$out/long/pacs" ;;
+            "$unseen" bench "${pacs[@]}" --methods ${best/gperxan/stablefdg} --targets sketch --seeds 0 --rounds 30 --workers 1 --out "$out/long/pacs" ;;
     10) "$unseen" bench --known "$here/benchmarks/results/digits" --file "$paper/small-ablations.toml" $hardest --seeds 0-2 \
         --workers 1 --out "$out/ablations" ;;
     11) for table in fedfd-table10 stablefdg-table2; do

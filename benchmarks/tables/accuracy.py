@@ -69,8 +69,11 @@ def leaderboard(name: str) -> str:
 
 
 def comparisons(group: Group) -> dict[str, Comparison]:
-    """Every row against FedAvg. What was asked before any run was made is whether the papers' systems are ahead: their
-    p-values are corrected for one another, and do not change with what else the table comes to hold."""
+    """Every row against FedAvg.
+
+    The question of the page is whether the papers' systems are ahead. So their p-values are corrected for one another, and
+    do not change with what else the table comes to hold.
+    """
     asked = {row.label for system in SYSTEMS if (row := by_sources(group, system)) is not None}
     return group.comparisons(family=lambda label: label in asked)
 
