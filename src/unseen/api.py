@@ -205,7 +205,7 @@ def bench(
     planned = grid.plan_bench({**settings, "methods": methods, "targets": targets, "seeds": seeds})
     folder = Path(out)
     if known is not None and grid.leave_out_known(planned, Path(known)) and not planned.runs:
-        return collect(folder)
+        return collect(folder if folder.is_dir() else Path(known))
     jobs = grid.begin(planned, folder)
     count = check_workers(workers) or spare_workers(jobs[0].settings.plan.device)
     if watching is not None:

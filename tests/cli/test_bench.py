@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.reports.runs import ROUNDS, invent
+from unseen.api import bench
 from unseen.cli import app
 from unseen.core.errors import UserError
 from unseen.experiments.collect import collect
@@ -107,6 +108,10 @@ def test_runs_with_a_result_elsewhere_are_left_out(tmp_path: Path) -> None:
     short = ["--rounds", str(ROUNDS), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, [*words, str(tmp_path / "kept"), *short])
     assert done.exit_code == 0 and "2 runs have a result in" in done.output and not (tmp_path / "out").exists()
+    found = bench(
+        data="digits", methods="fedavg", targets="street", rounds=ROUNDS, known=tmp_path / "kept", out=tmp_path / "out"
+    )
+    assert {run["method"] for run in found.rows()} == {"fedavg", "silobn"}, "what is known, where nothing is to be run"
     plan = plan_bench({"data": "digits", "methods": "fedavg,fedprox", "targets": "street,ink", "rounds": ROUNDS})
     assert leave_out_known(plan, tmp_path / "kept") == 1
     left = [(run.settings.method, run.settings.target) for run in plan.runs]
