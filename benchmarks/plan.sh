@@ -2,7 +2,7 @@
 # The plan of docs/runs.md, from the top, one run at a time; goes on where it was stopped.
 #
 #   nice -n 10 benchmarks/plan.sh OUT [STEP...]      # steps by number; all by default
-#   SEEDS=1-2 benchmarks/plan.sh OUT 1               # of steps 1, 5 and 7: only these seeds
+#   SEEDS=1-2 benchmarks/plan.sh OUT 1               # only these seeds (steps 1, 3, 5, 7, 10, 11)
 #
 # What has a record in benchmarks/results is not run again, so the plan goes on from one machine to the next.
 # PACS and the ImageNet weights are looked for beside the repository; steps that need them are left out without them.
@@ -12,8 +12,9 @@ out=${1:?give a folder for the runs}
 shift || true
 unseen=${UNSEEN:-$here/.venv/bin/unseen}
 shared=${UNSEEN_SHARED:-$(realpath -m "$here/../shared")}
-digits=(--data digits --known "$here/benchmarks/results/digits")
-pacs=(--known "$here/benchmarks/results/pacs" --protocol pacs --root "$shared/data/PACS" --weights "$shared/weights/mobilenetv2_100.imagenet.safetensors")
+known=(--known "$here/benchmarks/results")
+digits=(--data digits "${known[@]}")
+pacs=("${known[@]}" --protocol pacs --root "$shared/data/PACS" --weights "$shared/weights/mobilenetv2_100.imagenet.safetensors")
 six=fedavg,fedfd-a,gperxan,stablefdg,fedfd,fedadg
 six_pacs=${six/gperxan/gperxan:variant=gentle} # which the sources' validation images prefer on a pretrained net
 more=gperxan,gperxan:variant=paper,fedadg:variant=paper,silobn,ga,elcfs,randconv,mixstyle
@@ -36,7 +37,7 @@ step() {
     4) "$unseen" tune --data digits --methods $six,fedprox,moon,rsc,csac,sfa,jigen --workers 1 --out "$out/tuned" ;;
     5) [[ -d $shared/data/PACS ]] && "$unseen" bench "${pacs[@]}" --methods $six_pacs --seeds "${SEEDS:-1-2}" --workers 1 --out "$out/pacs" ;;
     6) "$unseen" bench "${digits[@]}" --methods $six --seeds 3-4 --workers 1 --out "$out/digits" ;;
-    7) "$unseen" bench --known "$here/benchmarks/results/digits" --file "$paper/small-variants.toml" --seeds "${SEEDS:-0-1}" --workers 1 --out "$out/digits" ;;
+    7) "$unseen" bench "${known[@]}" --file "$paper/small-variants.toml" --seeds "${SEEDS:-0-1}" --workers 1 --out "$out/digits" ;;
     8) [[ -d $shared/data/PACS ]] && {
         "$unseen" bench "${pacs[@]}" --methods "$more" --seeds 0 --workers 1 --out "$out/pacs"
         network="encoder=$shared/weights/adain_encoder.safetensors --set decoder=$shared/weights/adain_decoder.safetensors"
@@ -45,13 +46,13 @@ step() {
                 --seeds 0 --workers 1 --out "$out/pacs"
         done
     } ;;
-    9) "$unseen" bench --data digits --methods $best --targets street --seeds 0 --rounds 150 --workers 1 --out "$out/long/digits"
+    9) "$unseen" bench "${digits[@]}" --methods $best --targets street --seeds 0 --rounds 150 --workers 1 --out "$out/long/digits"
         [[ -d $shared/data/PACS ]] &&
             "$unseen" bench "${pacs[@]}" --methods ${best/gperxan/stablefdg} --targets sketch --seeds 0 --rounds 30 --workers 1 --out "$out/long/pacs" ;;
-    10) "$unseen" bench --known "$here/benchmarks/results/digits" --file "$paper/small-ablations.toml" $hardest --seeds 0-2 \
+    10) "$unseen" bench "${known[@]}" --file "$paper/small-ablations.toml" $hardest --seeds "${SEEDS:-0-2}" \
         --workers 1 --out "$out/ablations" ;;
     11) for table in fedfd-table10 stablefdg-table2; do
-            "$unseen" bench --file "$paper/small-$table.toml" $hardest --seeds 0-1 --workers 1 --out "$out/many/$table"
+            "$unseen" bench "${known[@]}" --file "$paper/small-$table.toml" $hardest --seeds "${SEEDS:-0-1}" --workers 1 --out "$out/many/$table"
         done ;;
     *) echo "there is no step $1: docs/runs.md lists them" ;;
     esac

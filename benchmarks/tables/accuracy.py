@@ -17,7 +17,7 @@ from unseen.reports.findings import compared_sentence, noise_floor
 from unseen.reports.names import titled
 from unseen.reports.tables import inference_grid, markdown, p_value
 from unseen.runs.directory import find_runs
-from unseen.runs.results import CHOSEN, RunResult
+from unseen.runs.results import RunResult
 
 CLEARLY = 2  # points of source validation: about twice the standard error of the thousand images of a run
 FARTHEST = -12  # points behind FedAvg that the figure has room for
@@ -91,7 +91,7 @@ def rows_of_all_seeds(group: Group) -> list[Row]:
 
 def by_sources(group: Group, method: str) -> Row | None:
     """A method's default, or the variant that the sources' validation images clearly prefer to it in the same runs."""
-    rows = [row for row in group.rows if row.method == method and not row.label.endswith(CHOSEN)]
+    rows = [row for row in group.rows if row.method == method and not row.chosen]
     default = next((row for row in rows if row.is_default), None)
     if default is None:
         return None
@@ -143,7 +143,7 @@ def commands(name: str, group: Group) -> list[str]:
         for own in sorted({tuple(s) for s in seeds.values()}):
             targets = [target for target in group.targets if tuple(seeds.get(target, ())) == own]
             some = "" if targets == group.targets else f" --targets {','.join(targets)}"
-            chosen = f" --tuned {name}-choices.json" if row.label.endswith(CHOSEN) else ""
+            chosen = f" --tuned {name}-choices.json" if row.chosen else ""
             asked.setdefault((some, _spelled(own), chosen), []).append(_with_fields(row))
     return [
         f"unseen bench {where}{weights} --methods {','.join(methods)}{targets} --seeds {seeds}{chosen} --out {name}"

@@ -15,7 +15,6 @@ from unseen.experiments.collect import BASELINE
 from unseen.experiments.statistics import Comparison, compare, summarise
 from unseen.registry import registered
 from unseen.reports.names import titled
-from unseen.runs.results import CHOSEN
 
 
 def regret(name: str) -> str:
@@ -79,7 +78,7 @@ def hindsight(name: str, target: str) -> dict[str, float]:
         return {method: 100 * sum(values) / len(values) for method, values in found.items()}
     group = main_group(name)
     rows = group.rows if group is not None else []
-    means = {row.method: mean_on(row, target) for row in rows if not row.fields and not row.label.endswith(CHOSEN)}
+    means = {row.method: mean_on(row, target) for row in rows if not row.fields and not row.chosen}
     return {method: value for method, value in means.items() if not math.isnan(value)}
 
 

@@ -20,12 +20,12 @@ from unseen.runs.planning import Experiment
 from unseen.runs.results import RoundLine, RunResult, Validation
 
 
-def finish(job: Job, validation: float, unseen: float) -> None:
+def finish(job: Job, validation: float, unseen: float, remark: str = "") -> None:
     """A finished run with these numbers."""
     s = job.settings
     job.directory.append(RoundLine(1, 1.0, validation=Validation(1, validation)))
     record = RunResult(s.method, s.data.name, s.target, s.seed, s.protocol, unseen, validation, 1, s.plan.rounds, "x")
-    write_json(job.directory.path / "result.json", record.to_json())
+    write_json(job.directory.path / "result.json", {**record.to_json(), "remark": remark})
     job.directory.model_path.touch()
     job.status = "finished"
 
@@ -98,6 +98,26 @@ def test_chosen_stands_beside_default_in_one_table(tmp_path: Path) -> None:
     assert set(rows["fedprox, chosen"].results) == {("street", 0), ("ink", 0)}
     assert rows["fedprox, chosen"].results["ink", 0] == rows["fedprox"].results["ink", 0]
     assert rows["fedprox, chosen"].results["street", 0] != rows["fedprox"].results["street", 0]
+
+
+def test_chosen_defaults_of_a_method_with_a_remark(tmp_path: Path) -> None:
+    """The remark is a part of the label, so the label alone does not say which row is the default."""
+    choices = Choices(
+        {}, [tuning.Choice("fedfd", "street", Trial({"lambda1": 0.2})), tuning.Choice("fedfd", "ink", Trial())]
+    )
+    choices.write(tmp_path / "choices.json")
+    plan = plan_bench(
+        {"data": "digits", "methods": "fedfd", "targets": "street,ink", "tuned": tmp_path / "choices.json"}
+    )
+    remark = plan.runs[0].method.about.remark
+    for place, job in enumerate(begin(plan, tmp_path / "out")):
+        finish(job, 0.5, 0.5 + place / 100, remark=remark)
+    (group,) = collect(tmp_path / "out").groups
+    default, chosen = group.rows
+    assert [row.is_default for row in group.rows] == [True, False] and chosen.chosen
+    assert default.label == f"fedfd ({remark})" and chosen.label == f"fedfd, chosen ({remark})"
+    assert set(chosen.results) == {("street", 0), ("ink", 0)}
+    assert chosen.results["ink", 0] == default.results["ink", 0]
 
 
 def test_bad_words(tmp_path: Path) -> None:

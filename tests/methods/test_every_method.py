@@ -134,6 +134,10 @@ def test_its_card_says_without_torch_what_the_class_says(name: str) -> None:
     kind, card = registered()[name], cards()[name]
     assert (card.year, card.family, card.passes) == (kind.year, kind.family, kind.passes)
     assert kind.year > 1990 and kind.family and kind.family in FAMILIES
+    about = kind().about
+    assert card.remark == ("" if about.noise is not None else about.remark), (
+        "what the default's remark is, but for noise"
+    )
     assert set(card.owns) == {verb for verb in ONE_OWNER if overrides(kind(), verb)}
     assert card in by_family()[kind.family]
 

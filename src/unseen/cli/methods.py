@@ -92,6 +92,8 @@ def fitted(text: str, width: int) -> str:
 def _listed(card: Card) -> list[str]:
     sends = card.sends.partition(":")[0] or "nothing"  # what comes after a colon says how much, or of what
     idea = card.headline.partition(": ")[2] or card.headline  # its name stands in the first column
+    if card.remark:
+        idea += f" The default differs from its paper: {card.remark}."
     return [card.name, str(card.year or ""), idea, sends, f"{card.passes:.3g}", ", ".join(card.owns)]
 
 

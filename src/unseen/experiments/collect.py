@@ -30,7 +30,7 @@ from unseen.experiments.statistics import (
 )
 from unseen.runs.directory import RunDirectory, find_runs
 from unseen.runs.protocols import PROTOCOLS
-from unseen.runs.results import CHOSEN, RunResult, label_of, mark_of
+from unseen.runs.results import RunResult, label_of, label_of_chosen, mark_of
 from unseen.runs.settings import Settings
 
 BASELINE = "fedavg"
@@ -45,6 +45,7 @@ class Row:
     fields: dict[str, Any]
     runs: dict[Cell, RunDirectory] = field(default_factory=dict)
     results: dict[Cell, RunResult] = field(default_factory=dict)
+    chosen: bool = False  # by `unseen tune`: other fields for each target perhaps, or the default's
 
     def scores(self, what: str = "accuracy") -> dict[Cell, float]:
         """A number of the results in percent points (for accuracies), where it was measured."""
@@ -84,7 +85,9 @@ class Row:
     @property
     def is_default(self) -> bool:
         """Is this the method with no field changed, of one folder? Its label is its name, and a remark perhaps."""
-        return not self.fields and not self.label.endswith(("]", CHOSEN)) and self.label.startswith(self.method)
+        return (
+            not self.fields and not self.chosen and not self.label.endswith("]") and self.label.startswith(self.method)
+        )
 
     @property
     def as_published(self) -> bool:
@@ -295,7 +298,7 @@ def collect(folder: Path) -> Collection:
         label = labels.get(label, label)
         row = next((row for row in group.rows if row.label == label), None)
         if row is None:
-            row = Row(label, settings.method, dict(settings.fields))
+            row = Row(label, settings.method, dict(settings.fields), chosen=settings.chosen_from is not None)
             group.rows.append(row)
         row.runs[settings.target, settings.seed] = run
         row.results[settings.target, settings.seed] = result
@@ -329,16 +332,17 @@ def collect_beside(folders: Sequence[Path]) -> Collection:
 
 def _fill_chosen(group: Group, defaults: Sequence[Sequence[str]]) -> None:
     """Where `unseen tune` chose the default there is no second run: the default's run is the chosen one's too."""
-    rows = {row.label: row for row in group.rows}
     for method, target in defaults:
-        if (default := rows.get(method)) is None:
+        own = [row for row in group.rows if row.method == method]
+        default = next((row for row in own if row.is_default), None)
+        if default is None:
             continue
-        label = method + CHOSEN
-        if label not in rows:
-            rows[label] = Row(label, method, {})
-            group.rows.append(rows[label])
+        chosen = next((row for row in own if row.chosen), None)
+        if chosen is None:
+            chosen = Row(label_of_chosen(method, default.remark), method, {}, chosen=True)
+            group.rows.append(chosen)
         for cell in [cell for cell in default.results if cell[0] == target]:
-            rows[label].runs[cell], rows[label].results[cell] = default.runs[cell], default.results[cell]
+            chosen.runs[cell], chosen.results[cell] = default.runs[cell], default.results[cell]
 
 
 def _order(group: Group, about: dict[str, Any]) -> None:

@@ -73,6 +73,7 @@ class Card:
     year: int  # of the publication; 0 where its file does not say
     family: str  # one of FAMILIES; "" where its file does not say
     owns: tuple[str, ...]  # verbs that no other part of a composed method may define
+    remark: str = ""  # how its default differs from its paper; "" where it does not
     passes: float = 1.0  # what a step costs, in FedAvg's: passes over a batch, forward and backward
 
 
@@ -138,10 +139,11 @@ def _read(tree: ast.Module) -> Iterator[Card]:
             yield Card(
                 name,
                 headline,
-                _sends(values.get("traits")),
+                _trait(values.get("traits"), "sends"),
                 int(_number(values.get("year"))),
                 _text(values.get("family")),
                 tuple(verb for verb in ONE_OWNER if verb in defined),
+                _trait(values.get("traits"), "remark"),
                 _number(values.get("passes")) or 1.0,
             )
 
@@ -174,9 +176,9 @@ def _target(statement: ast.AnnAssign | ast.Assign) -> str:
     return target.id if isinstance(target, ast.Name) else ""
 
 
-def _sends(traits: ast.expr | None) -> str:
-    """The word `sends` of `traits = Traits(sends="...")`."""
+def _trait(traits: ast.expr | None, name: str) -> str:
+    """The words behind `name` in `traits = Traits(name="...")`."""
     for keyword in traits.keywords if isinstance(traits, ast.Call) else ():
-        if keyword.arg == "sends":
+        if keyword.arg == name:
             return _text(keyword.value)
     return ""

@@ -89,6 +89,7 @@ class FedADG(Method):
         keeps_optimizers=frozenset({"discriminator"}),
         head="two layers",
         without=frozenset({LINEAR_HEAD, ALONE}),
+        remark="alignment ours",
     )
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "follow": {
@@ -147,9 +148,9 @@ class FedADG(Method):
     @property
     def about(self) -> Traits:
         if not self.adversarial:
-            return replace(self.traits, sends="")
+            return replace(self.traits, sends="", remark="")
         ours = self.equal_lengths or self.side_optimizer == "adam"
-        remark = "alignment ours" if ours else "as the authors' code" if self.contest == "least-squares" else ""
+        remark = self.traits.remark if ours else "as the authors' code" if self.contest == "least-squares" else ""
         return replace(self.traits, sends=self.traits.sends if self.reference == "generated" else "", remark=remark)
 
     # --- the model -----------------------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ class FedFD(WithGlobalStatistics):
     year: ClassVar[int] = 2024
     family: ClassVar[str] = "normalisation"
     passes: ClassVar[float] = 2.0
+    traits: ClassVar[Traits] = replace(WithGlobalStatistics.traits, remark="mean, not sum, small maps by batch")
     ranges: ClassVar[Mapping[str, Range]] = {"lambda1": Range(0.05, 0.5), "lambda2": Range(0.5, 8.0)}
     variants: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "mean": {"reduce": "mean", "smallest_map": 49},
@@ -374,6 +375,7 @@ class FedFDA(Adapter, FedFD):
     family: ClassVar[str] = "normalisation"
     passes: ClassVar[float] = 2.67  # the third without gradients of weights
     ranges: ClassVar[Mapping[str, Range]] = FedFD.ranges
+    traits: ClassVar[Traits] = replace(Adapter.traits, remark="mean, not sum, small maps by batch")
 
     def loss(self, work: Work, batch: Batch) -> Tensor:
         return FedFD.loss(self, work, batch)

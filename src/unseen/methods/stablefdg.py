@@ -52,6 +52,7 @@ class StableFDG(Method):
     family: ClassVar[str] = "styles"
     passes: ClassVar[float] = 1.5  # about: the batch grows by chance
     traits: ClassVar[Traits] = Traits(
+        remark="readings of the authors' code",
         sends="style statistics: mean and variance over the client's images of the channel means and standard deviations "
         "after the first stage (4 x C numbers per round), passed on to other clients",
         head="attention",
@@ -99,7 +100,7 @@ class StableFDG(Method):
 
     @property
     def about(self) -> Traits:
-        remark = "readings of the authors' code" if self.variant == "official" else ""
+        remark = self.traits.remark if self.variant == "official" else ""
         changed = replace(self.traits, remark=remark, sends=self.traits.sends if self.shares_styles else "")
         return replace(changed, head="", without=frozenset()) if self.style_only else changed
 

@@ -190,9 +190,13 @@ def _measured(value: Mapping[str, Any]) -> Measured | None:
 def label_of(settings: Settings, remark: str = "") -> str:
     """`fedfd (lambda2=0.02)`, `ccst (weight-free, ours)`; `fedprox, chosen` where `unseen tune` chose."""
     if settings.chosen_from is not None:
-        return settings.method + CHOSEN + (f" ({remark})" if remark else "")
+        return label_of_chosen(settings.method, remark)
     words = [*(f"{name}={_spelled(value)}" for name, value in settings.fields.items()), *filter(None, [remark])]
     return settings.method + (f" ({', '.join(words)})" if words else "")
+
+
+def label_of_chosen(method: str, remark: str = "") -> str:
+    return method + CHOSEN + (f" ({remark})" if remark else "")
 
 
 def _spelled(value: Any) -> str:

@@ -1,0 +1,169 @@
+"""Other conditions than a protocol's: many clients, a longer budget, and settings that the sources chose."""
+
+from __future__ import annotations
+
+import math
+
+from tables import kept
+from tables.kept import NOTHING, filled, main_group, mean_on, row_of, top
+
+from unseen.experiments.collect import BASELINE, Group, Row
+from unseen.experiments.published import TABLES
+from unseen.experiments.statistics import Comparison
+from unseen.experiments.tune import Choices
+from unseen.reports.names import titled
+
+
+def many(name: str, source: str) -> str:
+    """Runs of benchmarks/paper/small-NAME.toml beside the paper's table ("StableFDG_Table_2a": spaces as _)."""
+    group = main_group(f"many/{name}")
+    if group is None:
+        return NOTHING
+    source = source.replace("_", " ")
+    theirs = {
+        row.system: row.average for one in TABLES if (one.source, one.data) == (source, "pacs") for row in one.rows
+    }
+    targets = targets_of(group)
+    compared = group.comparisons()
+    lines = top(["method", *targets, "mean", "in-domain", "Δ to FedAvg", "wins", f"{source}, PACS"])
+    for row in sorted(group.rows, key=lambda row: -_mean(row, targets)):
+        cells = [titled(row.label).replace("*", "\\*"), *(f"{mean_on(row, target):.1f}" for target in targets)]
+        cells += [f"{_mean(row, targets):.1f}", f"{_mean(row, targets, 'in_domain_accuracy'):.1f}"]
+        published = theirs.get(titled(row.method), math.nan)
+        cells += [*_ahead(compared.get(row.label)), "-" if math.isnan(published) else f"{published:.1f}"]
+        lines.append(row_of(cells))
+    plan = group.settings.plan
+    seeds = ", ".join(map(str, group.seeds))
+    about = (
+        f"Accuracy in % on the unseen domain. {plan.participation:g} clients in a round, {plan.rounds} rounds of "
+        f"{plan.local_steps} steps; seeds {seeds}; differences are paired by target and seed. The last column is the paper's "
+        f"average, with a larger net. `unseen bench --file benchmarks/paper/small-{name}.toml --targets {','.join(targets)} "
+        f"--seeds {seeds.replace(' ', '')} --out OUT`; commits {_commits(group)}."
+    )
+    return "\n".join([*lines, "", filled(about)]) + "\n"
+
+
+def longer(name: str) -> str:
+    """The same methods with the protocol's budget and with a longer one, on the same target and seed."""
+    usual, long = main_group(name), main_group(f"long/{name}")
+    if usual is None or long is None:
+        return NOTHING
+    rounds = [group.settings.plan.rounds for group in (usual, long)]
+    pairs = [
+        (before, row)
+        for row in long.rows
+        for before in usual.rows
+        if (before.label, before.is_default) == (row.label, True)
+    ]
+    cells = sorted({cell for _, row in pairs for cell in row.results})
+    lines = []
+    for target, seed in cells:
+        found = {
+            row.label: (before.scores()[target, seed], row.scores()[target, seed], row)
+            for before, row in pairs
+            if (target, seed) in before.results and (target, seed) in row.results
+        }
+        if BASELINE not in found:
+            continue
+        own = found[BASELINE]
+        lines += top(
+            [
+                f"`{name}`, unseen {target}, seed {seed}",
+                *(f"{r} rounds" for r in rounds),
+                "Δ to FedAvg",
+                "Δ longer",
+                "in-domain, longer",
+            ]
+        )
+        for label, (short, far, row) in sorted(found.items(), key=lambda one: -one[1][1]):
+            gains = ["", ""] if label == BASELINE else [f"{short - own[0]:+.1f}", f"{far - own[1]:+.1f}"]
+            inside = row.scores("in_domain_accuracy")[target, seed]
+            lines.append(row_of([titled(label), f"{short:.1f}", f"{far:.1f}", *gains, f"{inside:.1f}"]))
+        orders = [[label for label, _ in sorted(found.items(), key=lambda one: -one[1][at])] for at in (0, 1)]
+        same = "The order is the same." if orders[0] == orders[1] else "The order changes."
+        lines += [
+            "",
+            filled(
+                f"{same} One target and one seed: differences of a point or two are noise. Commits {_commits(long)}."
+            ),
+        ]
+    return "\n".join(lines or [NOTHING.strip()]) + "\n"
+
+
+def chosen(name: str) -> str:
+    """Defaults beside what `unseen tune` chose by the sources, the same effort for every method."""
+    group = main_group(f"tuned/{name}")
+    file = kept.RECORDS / "tuned" / f"{name}-choices.json"
+    if group is None or not file.exists():
+        return NOTHING
+    flagship = main_group(name)
+    groups = [group] if flagship is None or flagship.condition != group.condition else [group, flagship]
+    choices = Choices.read(file)
+    lines = top(
+        [
+            "method",
+            "unseen",
+            "chosen by the sources",
+            "validation: default",
+            "chosen",
+            "unseen: default",
+            "chosen",
+            "Δ",
+        ],
+        3,
+    )
+    gains: dict[str, list[float]] = {}
+    for one in choices.chosen:
+        rows = [row for found in groups for row in found.rows if row.method == one.method]
+        best = {c: v for row in rows if row.chosen for c, v in row.scores().items() if c[0] == one.target}
+        default = {c: v for row in rows if row.is_default for c, v in row.scores().items() if c[0] == one.target}
+        if one.trial.label == "default":
+            best = best or default
+        shared = sorted({*best} & {*default})
+        longest = max(scored.rounds for scored in one.scores)
+        by_sources = {s.trial.label: s.score for s in one.scores if s.rounds == longest and s.score is not None}
+        cells = [titled(one.method), one.target, one.trial.label]
+        cells += [_percent(by_sources.get(label)) for label in ("default", one.trial.label)]
+        if shared:
+            before, after = (sum(side[cell] for cell in shared) / len(shared) for side in (default, best))
+            gains.setdefault(one.method, []).append(after - before)
+            cells += [f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"]
+        else:
+            cells += ["-", "-", "-"]
+        lines.append(row_of(cells))
+    about = choices.about
+    said = "; ".join(f"{titled(method)} {sum(values) / len(values):+.1f}" for method, values in gains.items())
+    seeds = ", ".join(map(str, group.seeds))
+    note = (
+        f"Accuracy in %. {about['trials']} trials for each method and target, seed {about['seed']}, by validation images of "
+        f"the sources: `unseen tune`. The unseen domain was measured once, afterwards, with seeds {seeds}. Gain by choosing, "
+        f"mean over targets: {said or 'not measured yet'}."
+    )
+    return "\n".join([*lines, "", filled(note)]) + "\n"
+
+
+def targets_of(group: Group) -> list[str]:
+    """The targets that were run, which may be some of the dataset's."""
+    ran = {target for row in group.rows for target, _ in row.results}
+    return [target for target in group.targets if target in ran]
+
+
+def _mean(row: Row, targets: list[str], what: str = "accuracy") -> float:
+    scores = row.scores(what)
+    means = [[v for (t, _), v in scores.items() if t == target] for target in targets]
+    return sum(sum(values) / len(values) for values in means) / len(means) if all(means) else math.nan
+
+
+def _ahead(one: Comparison | None) -> list[str]:
+    if one is None:
+        return ["", ""]
+    interval = "" if math.isnan(one.low) else f" ({one.low:+.1f} to {one.high:+.1f})"
+    return [f"{one.difference:+.1f}{interval}", f"{one.wins}/{one.pairs}"]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _commits(group: Group) -> str:
+    return ", ".join(sorted({result.commit for row in group.rows for result in row.results.values() if result.commit}))
