@@ -26,6 +26,7 @@ from torch import Tensor
 from unseen.core.accountant import epsilon_of
 from unseen.core.errors import UserError, unknown
 from unseen.core.forms import ANYTHING, Asked, Forms
+from unseen.core.plan import Plan
 from unseen.core.tensors import RunningMean, prefixed, unprefixed
 from unseen.core.types import Batch, ClientId, Reply, Server, Share, Tensors, Work
 from unseen.core.words import ONE_OWNER
@@ -482,6 +483,14 @@ def compose(*parts: Method) -> Method:
                     f'which it cannot have beside "{other.name}"; use one of them.'
                 )
     return Composed(parts=tuple(parts))
+
+
+def check_plan(method: Method, plan: Plan) -> None:
+    """Refuse a plan under which a method would not get what it reads, before anything is trained."""
+    if method.about.validates_locally and plan.server_selection != "validation":
+        raise UserError(
+            f'"{name_of(method)}" reads how the aggregated model does on the clients: use --server-selection validation.'
+        )
 
 
 # What parts need of each other's nets and messages: words for `needs` and `without`.

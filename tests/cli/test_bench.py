@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -108,6 +109,8 @@ def test_runs_with_a_result_elsewhere_are_left_out(tmp_path: Path) -> None:
     short = ["--rounds", str(ROUNDS), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, [*words, str(tmp_path / "kept"), *short])
     assert done.exit_code == 0 and "2 runs have a result in" in done.output and not (tmp_path / "out").exists()
+    as_json = CliRunner().invoke(app, [*words, str(tmp_path / "kept"), *short, "--json"])
+    assert {run["method"] for run in json.loads(as_json.stdout)} == {"fedavg", "silobn"}
     found = bench(
         data="digits", methods="fedavg", targets="street", rounds=ROUNDS, known=tmp_path / "kept", out=tmp_path / "out"
     )
@@ -118,6 +121,14 @@ def test_runs_with_a_result_elsewhere_are_left_out(tmp_path: Path) -> None:
     assert left == [("fedprox", "street"), ("fedavg", "ink"), ("fedprox", "ink")]
     missing = CliRunner().invoke(app, [*words, str(tmp_path / "no"), *short])
     assert missing.exit_code == 2 and "There is no folder" in missing.output
+
+
+def test_a_method_that_cannot_hear_what_it_reads_is_refused_before_anything_is_trained() -> None:
+    asked = {"data": "digits", "targets": "street", "server_selection": "last"}
+    with pytest.raises(UserError, match='"silobn.ga" reads .* use --server-selection validation'):
+        plan_bench({**asked, "methods": "fedavg,silobn+ga"})
+    plan = plan_bench({**asked, "methods": "all"})
+    assert "server-selection" in plan.left_out["ga"] and "fedavg" not in plan.left_out
 
 
 @pytest.mark.usefixtures("runs_here")

@@ -10,9 +10,10 @@ from tests.tiny_federation import federation
 from tests.tiny_work import make_work
 from unseen.core.errors import UserError
 from unseen.core.types import Reply, Server
-from unseen.method import compose
+from unseen.method import check_plan, compose
 from unseen.methods.copa import COPA
 from unseen.methods.fednova import FedNova
+from unseen.methods.fedprox import FedProx
 from unseen.methods.ga import GA, adjusted
 from unseen.methods.silobn import SiloBN
 
@@ -98,4 +99,5 @@ def test_composes_with_parts_that_own_other_verbs_of_the_server() -> None:
 
 def test_without_validation_of_the_aggregated_model_it_says_so() -> None:
     with pytest.raises(UserError, match="server-selection"):
-        GA().prepare(make_work(GA(), server_selection="last"))
+        check_plan(compose(FedProx(), GA()), make_work(GA(), server_selection="last").plan)
+    check_plan(FedProx(), make_work(GA(), server_selection="last").plan)

@@ -117,6 +117,10 @@ def bench(
         count_known = grid.leave_out_known(planned, known)
         errors().print(f"{count_known} runs have a result in {known} and are left out", highlight=False, soft_wrap=True)
         if not planned.runs:
+            if as_json:
+                from unseen.experiments.collect import collect
+
+                print_json(collect(folder if folder.is_dir() else known).rows())
             return
     jobs = grid.begin(planned, folder, shlex.join(["unseen", *sys.argv[1:]]))
     new = sum(job.status != "finished" for job in jobs)

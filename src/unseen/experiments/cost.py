@@ -27,6 +27,7 @@ from unseen.federation.client_state import ClientStates
 from unseen.federation.ledger import Ledger
 from unseen.federation.measure import measure
 from unseen.federation.server import federate
+from unseen.method import check_plan
 from unseen.nets.backbones import create_net
 from unseen.nets.net import Net
 from unseen.registry import parse, registered
@@ -93,6 +94,7 @@ class Candidate:
     def __init__(self, name: str, plan: Plan, folder: Path, images: TensorImages, net_of: Callable[[], Net]) -> None:
         self.name, self.plan, self.images = name, plan, images
         method = parse(name)
+        check_plan(method, plan)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             net = method.build(net_of())

@@ -59,10 +59,10 @@ def plan_bench(given: Mapping[str, Any]) -> BenchPlan:
     kept: list[Method] = []
     names, numbers = experiment.targets(_needed(targets, "targets")), experiment.seeds(seeds)
     for choice, method in made:
-        first = experiment.run(method, names[0], numbers[0])
-        if choice.optional and (why := _misfit(first)):
+        if choice.optional and (why := _misfit(experiment, method, names[0], numbers[0])):
             plan.left_out[choice.name] = why
             continue
+        first = experiment.run(method, names[0], numbers[0])
         usual = label_of(first.settings, method.about.remark)
         plan.labels[usual] = choice.label or usual
         kept.append(method)
@@ -145,10 +145,11 @@ def _fields(method: str) -> set[str]:
     return {word for kind in kinds for f in fields(kind) for word in (f.name, f"{kind.name}.{f.name}")}
 
 
-def _misfit(run: PlannedRun) -> str:
-    """Why a method cannot be built on the net; empty if it can."""
-    assert run.index is not None
+def _misfit(experiment: Experiment, method: Method, target: str, seed: int) -> str:
+    """Why a method does not fit the plan or the net; empty if it does."""
     try:
+        run = experiment.run(method, target, seed)
+        assert run.index is not None
         build_net(run.settings.with_changes({"weights": "none"}), run.method, len(run.index.classes))
     except UserError as error:
         return str(error)

@@ -17,9 +17,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from unseen.core.errors import UserError
 from unseen.core.tensors import unprefixed
-from unseen.core.types import ClientId, Reply, Server, Tensors, Work
+from unseen.core.types import ClientId, Reply, Server, Tensors
 from unseen.method import Method, Range, Traits
 
 LEAST = 1e-6  # a round in which all chosen clients have weight 0 must still have a mean
@@ -68,10 +67,6 @@ class GA(Method):
         for client, weight in weights.items():
             server.memory[f"weight/{client}"] = numbers(weight)
         return {}
-
-    def prepare(self, work: Work) -> None:
-        if work.plan.server_selection != "validation":
-            raise UserError("GA reads how the aggregated model does on the clients: use --server-selection validation.")
 
     def hear(self, server: Server, reply: Reply) -> None:
         memory, name = server.memory, "accuracy" if self.metric == "acc" else "loss"

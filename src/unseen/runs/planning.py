@@ -14,7 +14,7 @@ import torch
 from unseen.core.errors import UserError
 from unseen.data.domains import DomainIndex
 from unseen.data.store import content_of
-from unseen.method import Method, changed_fields, name_of, parts_of
+from unseen.method import Method, changed_fields, check_plan, name_of, parts_of
 from unseen.registry import parse, register, registered
 from unseen.runs.images import index_of
 from unseen.runs.protocols import protocol_named
@@ -72,6 +72,7 @@ class Experiment:
         settings = replace(self.settings, method=name, fields=fields, target=target)
         if target == NO_TARGET:
             settings = settings.with_changes({"test_every": 0})  # there is nothing to test on
+        check_plan(method, settings.plan)
         return PlannedRun(with_seed(checked(settings), seed), method, self.index)
 
 
