@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tables.kept import NOTHING, filled, main_group, row_of, top
+from tables.kept import NOTHING, filled, made_by, main_group, row_of, top
 
 from unseen.experiments.collect import Group
 from unseen.experiments.published import TABLES
@@ -145,6 +145,8 @@ def ablations(name: str) -> str:
     note = (
         f"Points by which the proposal is ahead. Here: `{name}`, unseen {', '.join(targets)}, seeds {seeds}, paired; "
         "the interval is a bootstrap over seeds. Agrees: the interval lies on the paper's side of zero; disagrees: on the "
-        "other; cannot tell: it holds zero. The papers' numbers are averages on PACS with larger nets."
+        "other; cannot tell: it holds zero. The papers' numbers are averages on PACS with larger nets. `unseen bench --file "
+        f"benchmarks/paper/small-ablations.toml --targets {','.join(targets)} --seeds {seeds.replace(' ', '')} --out OUT`; "
+        f"{made_by(group)}."
     )
     return "\n".join([*lines, "", filled(note)]) + "\n"

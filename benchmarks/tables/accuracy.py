@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tables import kept
-from tables.kept import NOTHING, SYSTEMS, bold, filled, main_group, mean_on, records, row_of, top
+from tables.kept import NOTHING, SYSTEMS, bold, filled, made_by, main_group, mean_on, records, row_of, top
 
 from unseen.experiments.collect import Group, Row
 from unseen.experiments.statistics import Comparison, average_over_targets, summarise
@@ -129,12 +129,17 @@ def sentences(name: str) -> str:
     return "\n".join(filled(f"- {line}", "  ") for line in lines) + "\n"
 
 
-def commands(name: str, group: Group) -> list[str]:
-    """What makes these runs: one command for all methods that were run on the same targets with the same seeds."""
+def commands(name: str, group: Group, more: str = "") -> list[str]:
+    """What makes these runs: one command for all methods that were run on the same targets with the same seeds.
+
+    `more` are settings that are not the protocol's.
+    """
     settings = group.settings
     drawn = settings.data.root is None and settings.protocol == settings.data.name == "digits"
     where = "--data digits" if drawn else f"--protocol {settings.protocol} --root {settings.data.name.upper()}"
     weights = f" --weights {Path(settings.net.weights).name}" if "." in settings.net.weights else ""
+    collection = records(name)
+    every = {*(collection.about.get("targets", []) if collection is not None else []), *group.targets}
     asked: dict[tuple[str, str, str], list[str]] = {}
     for row in group.rows:
         seeds: dict[str, list[int]] = {}
@@ -142,11 +147,11 @@ def commands(name: str, group: Group) -> list[str]:
             seeds.setdefault(target, []).append(seed)
         for own in sorted({tuple(s) for s in seeds.values()}):
             targets = [target for target in group.targets if tuple(seeds.get(target, ())) == own]
-            some = "" if targets == group.targets else f" --targets {','.join(targets)}"
+            some = "" if {*targets} == every else f" --targets {','.join(targets)}"
             chosen = f" --tuned {name}-choices.json" if row.chosen else ""
             asked.setdefault((some, _spelled(own), chosen), []).append(_with_fields(row))
     return [
-        f"unseen bench {where}{weights} --methods {','.join(methods)}{targets} --seeds {seeds}{chosen} --out {name}"
+        f"unseen bench {where}{weights} --methods {','.join(methods)}{targets} --seeds {seeds}{more}{chosen} --out {name}"
         for (targets, seeds, chosen), methods in asked.items()
     ]
 
@@ -168,14 +173,10 @@ def runs(name: str) -> str:
         return NOTHING
     results = [result for row in group.rows for result in row.results.values()]
     others = [one for one in collection.about.get("commands", []) if not one.startswith("unseen bench ")]
-    commits = sorted({result.commit for result in results if result.commit})
     seconds = sorted(result.seconds for row in group.rows if row.label == "fedavg" for result in row.results.values())
     lines = ["```", *commands(name, group), *others, f"unseen report benchmarks/results/{name}", "```", ""]
-    kernels = sorted({f"{r.kernels} on {r.cpu or 'a CPU that was not recorded'}" for r in results})
-    about = (
-        f"{len(results)} runs; seeds {', '.join(map(str, group.seeds))}; kernels "
-        f"{', '.join(kernels)}; commits {', '.join(commits) or 'not recorded'}; "
-        + (f"a FedAvg run took {seconds[len(seconds) // 2]:.0f} s (median)." if seconds else "")
+    about = f"{len(results)} runs; seeds {', '.join(map(str, group.seeds))}; {made_by(group)}; " + (
+        f"a FedAvg run took {seconds[len(seconds) // 2]:.0f} s (median)." if seconds else ""
     )
     return "\n".join([*lines, filled(about)]) + "\n"
 

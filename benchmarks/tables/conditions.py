@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from tables import kept
-from tables.kept import NOTHING, filled, main_group, mean_on, row_of, top
+from tables.accuracy import commands
+from tables.kept import NOTHING, filled, made_by, main_group, mean_on, row_of, top
 
 from unseen.experiments.collect import BASELINE, Group, Row
 from unseen.experiments.published import TABLES
@@ -38,7 +39,7 @@ def many(name: str, source: str) -> str:
         f"Accuracy in % on the unseen domain. {plan.participation:g} clients in a round, {plan.rounds} rounds of "
         f"{plan.local_steps} steps; seeds {seeds}; differences are paired by target and seed. The last column is the paper's "
         f"average, with a larger net. `unseen bench --file benchmarks/paper/small-{name}.toml --targets {','.join(targets)} "
-        f"--seeds {seeds.replace(' ', '')} --out OUT`; commits {_commits(group)}."
+        f"--seeds {seeds.replace(' ', '')} --out OUT`; {made_by(group)}."
     )
     return "\n".join([*lines, "", filled(about)]) + "\n"
 
@@ -84,7 +85,8 @@ def longer(name: str) -> str:
         lines += [
             "",
             filled(
-                f"{same} One target and one seed: differences of a point or two are noise. Commits {_commits(long)}."
+                f"{same} One target and one seed: differences of a point or two are noise. "
+                f"{'; '.join(f'`{one}`' for one in commands(f'long/{name}', long, f' --rounds {rounds[1]}'))}; {made_by(long)}."
             ),
         ]
     return "\n".join(lines or [NOTHING.strip()]) + "\n"
@@ -163,7 +165,3 @@ def _ahead(one: Comparison | None) -> list[str]:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
-
-
-def _commits(group: Group) -> str:
-    return ", ".join(sorted({result.commit for row in group.rows for result in row.results.values() if result.commit}))

@@ -55,6 +55,14 @@ def speed_record(name: str) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.exists() else None
 
 
+def made_by(group: Group) -> str:
+    """Kernels and commits of the runs."""
+    results = [result for row in group.rows for result in row.results.values()]
+    kernels = sorted({f"{r.kernels} on {r.cpu or 'a CPU that was not recorded'}" for r in results})
+    commits = sorted({result.commit for result in results if result.commit})
+    return f"kernels {', '.join(kernels)}; commits {', '.join(commits) or 'not recorded'}"
+
+
 def row_of(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
