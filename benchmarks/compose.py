@@ -15,7 +15,8 @@ budget. Which methods are searched is no question of results: METHODS has some o
 but those of LEFT_OUT. A search with few methods goes on as one with more.
 
 Runs and choices go to benchmarks/results/compose/DATA.json after every run, and the same command goes on where it was
-stopped. --minutes starts no run after so long; --again tries those once more that failed. --final then trains T's choice
+stopped. --minutes starts no run after so long; --again tries those once more that failed; --set PART.FIELD=VALUE gives a
+part another field wherever it stands, and the record says so. --final then trains T's choice
 on all of T's sources under the protocol of the table of results and tests it on T:
 `python benchmarks/results.py keep WORK/DATA/final compose/DATA`.
 """
@@ -39,6 +40,7 @@ from unseen.experiments.collect import BASELINE
 from unseen.experiments.inference import score
 from unseen.experiments.inference_rules import Inference
 from unseen.experiments.sweep import Job, make_jobs, sweep
+from unseen.method import Method
 from unseen.registry import parse, registered
 from unseen.runs.images import store_of
 from unseen.runs.model import load_trained
@@ -172,6 +174,12 @@ def _composed(stem: str, partners: Sequence[str], order: Sequence[str]) -> Itera
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
+def made(name: str, fields: Mapping[str, str] | None) -> Method:
+    """A composition, with those of the fields (PART.FIELD) whose part is in it."""
+    own = {key: value for key, value in (fields or {}).items() if key.partition(".")[0] in name.split("+")}
+    return parse(name, own)
+
+
 @dataclass
 class Record:
     """All runs of a search, on disk after each of them."""
@@ -185,7 +193,7 @@ class Record:
         if not path.exists():
             return cls(path, about, [])
         value = read_json(path)
-        before = {name: value["about"].get(name) for name in ("data", *BUDGET)}
+        before = {name: value["about"].get(name) for name in ("data", "fields", *BUDGET)}
         if before != {name: about[name] for name in before}:
             raise UserError(f"{path} is a search with {before}; move it away, or go on with the same words.")
         return cls(path, about, value["runs"])
@@ -226,7 +234,7 @@ class Trials:
                 **{name: getattr(self.given, name) for name in BUDGET if name != "seed"},
             }  # fmt: skip
             self.experiments[other] = Experiment.of(words)
-        run = self.experiments[other].run(parse(method), target, self.given.seed)
+        run = self.experiments[other].run(made(method, self.given.fields), target, self.given.seed)
         return make_jobs([run.settings], self.work / "trials")[0]
 
     def outcome(self, method: str, pair: Pair, job: Job) -> dict[str, Any]:
@@ -254,7 +262,7 @@ def carry_out(given: argparse.Namespace) -> None:
     singles = every_method() if given.methods == "all" else given.methods.split(",")
     about = {
         "data": given.data, "protocol": PROTOCOLS[given.data], **{name: getattr(given, name) for name in BUDGET},
-        "weights": given.weights and Path(given.weights).name,
+        "weights": given.weights and Path(given.weights).name, "fields": given.fields,
         "methods": singles, "widths": asdict(widths), "domains": trials.domains, "left_out": LEFT_OUT,
     }  # fmt: skip
     record = Record.open(given.records / f"{given.data}.json", about)
@@ -302,8 +310,9 @@ def finish(given: argparse.Namespace) -> None:
     for found in value["found"]:
         best = max((one for ranked in found["ranked"].values() for one in ranked), key=lambda one: one[1])[0]
         unseen.bench(
-            data=given.data, root=given.root, protocol=FINAL[given.data], weights=given.weights, methods=[best],
-            targets=[found["target"]], seeds=given.seeds, out=given.work / given.data / "final", workers=1, progress=False,
+            data=given.data, root=given.root, protocol=FINAL[given.data], weights=given.weights,
+            methods=[made(best, given.fields)], targets=[found["target"]], seeds=given.seeds,
+            out=given.work / given.data / "final", workers=1, progress=False,
         )  # fmt: skip
         print(f"{found['target']}: {best} is trained", flush=True)
 
@@ -325,9 +334,11 @@ def main() -> None:
     asked.add_argument("--stems", type=int, default=Widths.stems)
     asked.add_argument("--partners", type=int, default=Widths.partners)
     asked.add_argument("--again", action="store_true", help="runs that failed are tried once more")
+    asked.add_argument("--set", action="append", default=[], metavar="PART.FIELD=VALUE", help="repeatable")
     asked.add_argument("--final", action="store_true")
     asked.add_argument("--seeds", default="0-2")
     given = asked.parse_args()
+    given.fields = dict(one.split("=", 1) for one in given.set) or None
     finish(given) if given.final else carry_out(given)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tables import kept
+from tables.accuracy import by_sources
 from tables.kept import NOTHING, SYSTEMS, bold, filled, main_group, mean_on, records, row_of, top
 
 from unseen.experiments.choose import Choice
@@ -123,6 +124,11 @@ def _searched(value: Mapping[str, Any]) -> list[str]:
         f"{sum(run['seconds'] for run in done) / 60:.0f} minutes; {len(runs) - len(done)} runs failed.",
         f"Methods: {', '.join(about['methods'])}.",
     ]
+    if fields := about.get("fields"):
+        words.append(
+            f"Not at their defaults: {', '.join(f'{name}={value}' for name, value in fields.items())}, which the sources' "
+            "validation images prefer."
+        )
     if "widths" in about:
         kept, stems, partners = (about["widths"][name] for name in ("kept", "stems", "partners"))
         words[0] += (
@@ -150,8 +156,8 @@ def _composed(name: str, best: Mapping[str, str]) -> list[str]:
     # Only runs under the same protocol, data and budget can stand beside them.
     group = next((one for one in others.groups if one.condition == own.condition), None) if others else None
     scores = {cell: v for row in own.rows for cell, v in row.scores().items() if best.get(cell[0]) == row.method}
-    rows = group.rows if group is not None else []
-    beside = {row.label: row.scores() for row in rows if row.method in ("fedavg", *SYSTEMS) and not row.fields}
+    rows = [by_sources(group, method) for method in ("fedavg", *SYSTEMS)] if group is not None else []
+    beside = {row.label: row.scores() for row in rows if row is not None}
     targets = [target for target in best if any(cell[0] == target for cell in scores)]
     lines = ["", *top(["unseen", "chosen", "its accuracy", *map(titled, beside)], 2)]
     for target in targets:

@@ -125,7 +125,7 @@ def test_runs_with_a_result_elsewhere_are_left_out(tmp_path: Path) -> None:
 
 def test_a_method_that_cannot_hear_what_it_reads_is_refused_before_anything_is_trained() -> None:
     asked = {"data": "digits", "targets": "street", "server_selection": "last"}
-    with pytest.raises(UserError, match='"silobn.ga" reads .* use --server-selection validation'):
+    with pytest.raises(UserError, match=r'"silobn\+ga" reads .* use --server-selection validation'):
         plan_bench({**asked, "methods": "fedavg,silobn+ga"})
     plan = plan_bench({**asked, "methods": "all"})
     assert "server-selection" in plan.left_out["ga"] and "fedavg" not in plan.left_out

@@ -238,3 +238,19 @@ def test_only_runs_under_the_same_protocol_stand_beside_a_composition(
     text = one_line(script.compose("digits"))
     assert "| ink | swad | 65.1 ± 0.2 |" in text and "FedFD" not in text
     assert "under the same protocol yet" in text
+
+
+def test_a_part_has_its_field_wherever_it_stands(compose: ModuleType) -> None:
+    fields = {"gperxan.variant": "gentle"}
+    alone, pair = compose.made("gperxan", fields), compose.made("mixstyle+gperxan", fields)
+    assert alone.variant == "gentle" and [part.variant for part in pair.parts if part.name == "gperxan"] == ["gentle"]
+    assert compose.made("mixstyle", fields) == compose.parse("mixstyle")
+    assert compose.made("gperxan", None) == compose.parse("gperxan")
+
+
+def test_a_search_with_other_fields_is_another_search(compose: ModuleType, tmp_path: Path) -> None:
+    about = {"data": "digits", **dict.fromkeys(compose.BUDGET), "fields": None}
+    record = compose.Record.open(tmp_path / "digits.json", about)
+    record.write([])
+    with pytest.raises(UserError, match="go on with the same words"):
+        compose.Record.open(record.path, about | {"fields": {"gperxan.variant": "gentle"}})
