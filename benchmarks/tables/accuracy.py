@@ -7,11 +7,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from tables import kept
 from tables.kept import NOTHING, SYSTEMS, bold, filled, made_by, main_group, mean_on, records, row_of, top
 
-from unseen.experiments.collect import Group, Row
+from unseen.experiments.collect import BASELINE, Group, Row
 from unseen.experiments.statistics import Comparison, average_over_targets, summarise
 from unseen.reports.findings import compared_sentence, noise_floor
 from unseen.reports.names import titled
@@ -21,11 +22,21 @@ from unseen.runs.results import RunResult
 
 CLEARLY = 2  # points of source validation: about twice the standard error of the thousand images of a run
 FARTHEST = -12  # points behind FedAvg that the figure has room for
+Which = Literal["all", "systems"]  # rows of a table or figure
 EASY = {"digits": "ink"}  # a target that is easier than the sources: the mean is also given without it
 
 
-def leaderboard(name: str) -> str:
+def group_of(name: str, which: Which = "all") -> Group | None:
+    """The recorded runs: all rows, or FedAvg and the papers' systems, each as the sources would have it."""
     group = main_group(name)
+    if group is None or which == "all":
+        return group
+    shown = [row for row in (by_sources(group, method) for method in (BASELINE, *SYSTEMS)) if row is not None]
+    return replace(group, rows=shown)
+
+
+def leaderboard(name: str, which: Which = "all") -> str:
+    group = group_of(name, which)
     if group is None:
         return NOTHING
     easy = EASY.get(name)
@@ -166,9 +177,9 @@ def _with_fields(row: Row) -> str:
     return ":".join([row.method, *(f"{name}={Path(str(value)).name}" for name, value in row.fields.items())])
 
 
-def runs(name: str) -> str:
+def runs(name: str, which: Which = "all") -> str:
     """Commands, commits, seeds and kernels."""
-    collection, group = records(name), main_group(name)
+    collection, group = records(name), group_of(name, which)
     if collection is None or group is None:
         return NOTHING
     results = [result for row in group.rows for result in row.results.values()]
@@ -227,18 +238,20 @@ def statistics(name: str) -> str:
     )
 
 
-def figure(name: str, draws: bool = True) -> str:
-    """Differences to FedAvg with their intervals, as docs/img/results-NAME.svg."""
-    group = main_group(name)
+def figure(name: str, which: Which = "all", draws: bool = True) -> str:
+    """Differences to FedAvg with their intervals, as docs/img/results-NAME.svg; the systems' as results-NAME-systems.svg."""
+    group = group_of(name, which)
     if group is None:
         return NOTHING
+    picture = f"results-{name}{'' if which == 'all' else f'-{which}'}.svg"
     if draws:
-        draw(group, kept.TOP / "docs" / "img" / f"results-{name}.svg")
+        draw(group, kept.TOP / "docs" / "img" / picture)
     words = (
         "Points ahead of FedAvg, mean over unseen domains. Lines: 95 % intervals over seeds, where there are three seeds "
         "or more. Full dots: defaults; rings: other variants. An arrow: farther behind than the axis goes."
     )
-    return f"![Difference to FedAvg of every method on {name}](img/results-{name}.svg)\n\n" + filled(words) + "\n"
+    who = "every method" if which == "all" else "the papers' systems"
+    return f"![Difference to FedAvg of {who} on {name}](img/{picture})\n\n" + filled(words) + "\n"
 
 
 def draw(group: Group, path: Path) -> None:

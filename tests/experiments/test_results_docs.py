@@ -61,10 +61,15 @@ def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monk
     words = script.sentences("digits")
     assert "**FedFD-A** has the best mean" in words and "StableFDG is behind FedAvg by 5.0 points" in words
     assert "FedAvg against itself" in words and "seeds 0, 1, 2" in script.runs("digits")
+    invent(tmp_path / "others", {"mixup": 0.55}, targets=("ink", "street"))
+    script.keep(tmp_path / "others", "digits")
+    assert "Mixup" in script.leaderboard("digits") and "Mixup" not in script.leaderboard("digits", "systems")
+    assert "18 runs" in script.runs("digits", "systems") and "24 runs" in script.runs("digits")
+    assert "results-digits-systems.svg" in script.figure("digits", "systems", draws=False)
     invent(tmp_path / "more", {"gperxan": 0.9}, targets=("ink", "street"), seeds=(0,))
     script.keep(tmp_path / "more", "digits")
     said = script.runs("digits")
-    assert "--methods fedavg,fedfd-a,stablefdg --seeds 0-2 --out digits" in said
+    assert "--methods fedavg,fedfd-a,mixup,stablefdg --seeds 0-2 --out digits" in said
     assert "--methods gperxan --seeds 0 --out digits" in said
     assert "| 1 | 90.0 | 91.0 | 90.5 |" in script.leaderboard("digits"), "a single seed is not ranked among three"
     assert "**FedFD-A** has the best mean" in script.sentences("digits")
