@@ -12,8 +12,9 @@ A page has marks, and what stands between them is written by this file:
     <!-- end -->
 
 Parts: `leaderboard NAME [systems]`, `figure NAME [systems]` and `runs NAME [systems]` (of every method, or of FedAvg and the
-papers' systems), `sentences NAME`, `inference NAME`, `statistics NAME` (what averaged statistics cost FedAvg), `budget NAME` (budgets that were tried), `systems NAME ...` (the README's table),
-`method METHOD NAME ...` (a method's own lines in its page),
+papers' systems), `sentences NAME`, `inference NAME`, `statistics NAME` (what averaged statistics cost FedAvg), `budget NAME`
+(budgets that were tried), `systems NAME ...` (the README's table), `method METHOD NAME ...` (a method's own lines in its
+page),
 `many NAME SOURCE` (30 clients, beside the paper's table), `longer NAME` (a longer budget), `chosen NAME` (what
 `unseen tune` chose, beside the defaults),
 `ablations NAME` (the papers' ablations in small, with verdicts), `robust DATA CLIENTS` (benchmarks/robust.py), `trust NAME`
