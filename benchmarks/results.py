@@ -15,8 +15,8 @@ Parts: `leaderboard NAME [systems]`, `figure NAME [systems]` and `runs NAME [sys
 papers' systems), `sentences NAME`, `inference NAME`, `statistics NAME` (what averaged statistics cost FedAvg), `budget NAME`
 (budgets that were tried), `systems NAME ...` (the README's table), `method METHOD NAME ...` (a method's own lines in its
 page),
-`many NAME SOURCE` (30 clients, beside the paper's table), `longer NAME` (a longer budget), `chosen NAME` (what
-`unseen tune` chose, beside the defaults),
+`many NAME SOURCE` (30 clients, beside the paper's table), `longer NAME` (a longer budget), `precision NAME ...` (bfloat16
+beside float32), `chosen NAME` (what `unseen tune` chose, beside the defaults),
 `ablations NAME` (the papers' ablations in small, with verdicts), `robust DATA CLIENTS` (benchmarks/robust.py), `trust NAME`
 and `familiarity NAME` (benchmarks/trust.py), `look NAME` (benchmarks/look.py), `regret NAME` (benchmarks/regret.py),
 `compose NAME` (benchmarks/compose.py), `export` (benchmarks/export.py), `story NAME` (examples/new_site), `audit NAME`
@@ -39,7 +39,7 @@ from tables import kept
 from tables.ablations import ablations
 from tables.accuracy import budget, figure, inference, leaderboard, method, runs, sentences, statistics, systems
 from tables.choices import compose, regret
-from tables.conditions import chosen, longer, many
+from tables.conditions import chosen, longer, many, precision
 from tables.new_site import export, familiarity, look, story, trust
 from tables.security import attacks, audit, flower, overhead, robust
 from tables.speed import clients, cost, speed
@@ -124,7 +124,7 @@ def _thin(line: RoundLine) -> dict[str, object]:
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
     "statistics": statistics, "budget": budget,
-    "many": many, "longer": longer, "chosen": chosen,
+    "many": many, "longer": longer, "chosen": chosen, "precision": precision,
     "method": method, "systems": systems, "ablations": ablations,
     "robust": robust, "trust": trust, "familiarity": familiarity,
     "regret": regret, "compose": compose, "audit": audit, "look": look, "export": export, "story": story,

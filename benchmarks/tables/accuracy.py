@@ -36,11 +36,11 @@ def group_of(name: str, which: Which = "all") -> Group | None:
 
 
 def leaderboard(name: str, which: Which = "all") -> str:
-    group = group_of(name, which)
-    if group is None:
+    every, group = main_group(name), group_of(name, which)
+    if every is None or group is None:
         return NOTHING
     easy = EASY.get(name)
-    compared = comparisons(group)
+    compared = comparisons(every)
     without = [f"without {easy}"] if easy else []
     head = ["method", "seeds", *group.targets, "mean", *without, "in-domain", "worst", "Δ to FedAvg", "wins", "p"]
     lines = top(head)
@@ -72,9 +72,9 @@ def leaderboard(name: str, which: Which = "all") -> str:
         "Accuracy in % on the whole unseen domain, of the round that the sources' validation images chose; mean and",
         "standard deviation over seeds. In-domain: the same model on held-back images of the sources. Worst: the unseen",
         "domain where accuracy is lowest, the mean over seeds. Δ: paired by target and seed, with a 95 % interval by a",
-        "bootstrap over seeds. p: Wilcoxon's signed-rank test with Holm's correction, for the papers' five systems, which the",
-        "table is about, and apart from them for all other rows. \\* sends more than the model's weights. Bold: the best of",
-        "those with all seeds.",
+        "bootstrap over seeds. p: Wilcoxon's signed-rank test, from six pairs on, with Holm's correction, for the papers' five",
+        "systems and apart from them for all other rows. \\* sends more than the model's weights. Bold: the best of those with",
+        "all seeds.",
     ]
     return "\n".join([*lines, "", *notes]) + "\n"
 

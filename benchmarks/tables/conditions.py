@@ -10,7 +10,7 @@ from tables.kept import NOTHING, filled, made_by, main_group, mean_on, row_of, t
 
 from unseen.experiments.collect import BASELINE, Group, Row
 from unseen.experiments.published import TABLES
-from unseen.experiments.statistics import Comparison
+from unseen.experiments.statistics import Comparison, summarise
 from unseen.experiments.tune import Choices
 from unseen.reports.names import titled
 
@@ -90,6 +90,35 @@ def longer(name: str) -> str:
             ),
         ]
     return "\n".join(lines or [NOTHING.strip()]) + "\n"
+
+
+def precision(*names: str) -> str:
+    """The same runs in float32 and in bfloat16, paired by target and seed."""
+    lines, notes = [], []
+    for name in names:
+        usual, low = main_group(name), main_group(f"bfloat16/{name}")
+        if usual is None or low is None:
+            continue
+        for row in low.rows:
+            before = next((one for one in usual.rows if one.label == row.label), None)
+            shared = sorted({*row.results} & {*before.results}) if before is not None else []
+            if before is None or not shared:
+                continue
+            cells = [f"`{name}`", titled(row.label), str(len(shared))]
+            for what in ("accuracy", "in_domain_accuracy"):
+                pairs = [(before.scores(what)[cell], row.scores(what)[cell]) for cell in shared]
+                gap = summarise(after - own for own, after in pairs)
+                spread = "" if math.isnan(gap.half_width) else f" ± {gap.half_width:.1f}"
+                means = [f"{sum(side) / len(side):.1f}" for side in zip(*pairs, strict=True)]
+                cells += [*means, f"{gap.mean:+.1f}{spread}"]
+            lines.append(row_of(cells))
+        notes += [f"`{one}`" for one in commands(f"bfloat16/{name}", low, " --precision bfloat16")] + [made_by(low)]
+    if not lines:
+        return NOTHING
+    sides = ["float32", "bfloat16", "Δ"]
+    head = ["protocol", "method", "pairs", *(f"unseen, {s}" for s in sides), *(f"in-domain, {s}" for s in sides)]
+    about = f"Accuracy in %, paired by target and seed; ± is half of the 95 % interval over pairs. {'; '.join(notes)}."
+    return "\n".join([*top(head, 2), *lines, "", filled(about)]) + "\n"
 
 
 def chosen(name: str) -> str:

@@ -14,7 +14,7 @@ from unseen.core.words import cell as worded
 from unseen.core.words import megabytes, plain
 from unseen.experiments.collect import Collection, Group, Row
 from unseen.experiments.published import TABLES, PaperTable, Published, beside
-from unseen.experiments.statistics import LEAST_SEEDS, Summary, average_over_targets, compare, summarise
+from unseen.experiments.statistics import LEAST_PAIRS, LEAST_SEEDS, Summary, average_over_targets, compare, summarise
 from unseen.reports.names import titled
 
 
@@ -197,11 +197,14 @@ def statistics_grid(group: Group, baseline: str | None = None) -> Grid:
         f"Avg rank: 1 is best; over the {common} pairs of target and seed that all methods have.",
     ]
     if against is not None and comparisons:
+        tests = sum(not math.isnan(one.p) for one in comparisons.values())
+        corrected = (
+            f"corrected for {tests} comparison{'s' if tests > 1 else ''}" if tests else "no method has as many yet"
+        )
         grid.notes += [
             "95 % of Δ: a bootstrap over seeds within targets.",
             f"p: Wilcoxon's signed-rank test, two-sided, against {titled(str(against))} over pairs of target and seed; "
-            f"Holm: corrected for {len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''}. Pairs of one target "
-            "are not independent.",
+            f"from {LEAST_PAIRS} pairs on; Holm: {corrected}. Pairs of one target are not independent.",
         ]
     return grid
 
