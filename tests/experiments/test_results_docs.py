@@ -54,7 +54,7 @@ def test_parts_are_made_of_kept_records(script: ModuleType, tmp_path: Path, monk
     invent(tmp_path / "out", {"fedavg": 0.5, "fedfd-a": 0.6, "stablefdg": 0.45}, targets=("ink", "street"))
     assert script.keep(tmp_path / "out", "digits") == 18
     board = script.leaderboard("digits").splitlines()
-    assert board[0].startswith("| method | seeds | ink | street | mean | without ink | in-domain |")
+    assert board[0].startswith("| method | seeds | ink | street | mean | without ink | last round | in-domain |")
     # Scores are score + t/100 + s/1000: fedfd-a has 60.1 and 61.1, so 60.6 over both, and +10 everywhere.
     assert board[2].startswith("| FedFD-A | 3 | **60.1** | **61.1** | **60.6 ± 0.1** | 61.1 |") and "+10.0" in board[2]
     assert "6/6" in board[2] and board[4].startswith("| StableFDG \\* |")
