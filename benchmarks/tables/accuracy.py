@@ -42,7 +42,19 @@ def leaderboard(name: str, which: Which = "all") -> str:
     easy = EASY.get(name)
     compared = comparisons(every)
     without = [f"without {easy}"] if easy else []
-    head = ["method", "seeds", *group.targets, "mean", *without, "last round", "in-domain", "worst", "Δ to FedAvg", "wins", "p"]
+    head = [
+        "method",
+        "seeds",
+        *group.targets,
+        "mean",
+        *without,
+        "last round",
+        "in-domain",
+        "worst",
+        "Δ to FedAvg",
+        "wins",
+        "p",
+    ]
     lines = top(head)
     whole = rows_of_all_seeds(group)
     best = {t: max(mean_on(row, t) for row in whole) for t in group.targets}

@@ -9,6 +9,7 @@ from tables.accuracy import commands
 from tables.kept import NOTHING, filled, made_by, main_group, mean_on, row_of, top
 
 from unseen.experiments.collect import BASELINE, Group, Row
+from unseen.experiments.published import SYSTEMS as PAPERS_NAMES
 from unseen.experiments.published import TABLES
 from unseen.experiments.statistics import Comparison, summarise
 from unseen.experiments.tune import Choices
@@ -16,13 +17,16 @@ from unseen.reports.names import titled
 
 
 def many(name: str, source: str) -> str:
-    """Runs of benchmarks/paper/small-NAME.toml beside the paper's table ("StableFDG_Table_2a": spaces as _)."""
+    """Runs of benchmarks/paper/small-NAME.toml beside the paper's table ("StableFDG_Table_2b": spaces as _)."""
     group = main_group(f"many/{name}")
     if group is None:
         return NOTHING
     source = source.replace("_", " ")
     theirs = {
-        row.system: row.average for one in TABLES if (one.source, one.data) == (source, "pacs") for row in one.rows
+        PAPERS_NAMES.get(row.system): row.average
+        for one in TABLES
+        if (one.source, one.data) == (source, "pacs")
+        for row in one.rows
     }
     targets = targets_of(group)
     compared = group.comparisons()
@@ -30,7 +34,7 @@ def many(name: str, source: str) -> str:
     for row in sorted(group.rows, key=lambda row: -_mean(row, targets)):
         cells = [titled(row.label).replace("*", "\\*"), *(f"{mean_on(row, target):.1f}" for target in targets)]
         cells += [f"{_mean(row, targets):.1f}", f"{_mean(row, targets, 'in_domain_accuracy'):.1f}"]
-        published = theirs.get(titled(row.method), math.nan)
+        published = theirs.get(row.method, math.nan)
         cells += [*_ahead(compared.get(row.label)), "-" if math.isnan(published) else f"{published:.1f}"]
         lines.append(row_of(cells))
     plan = group.settings.plan
