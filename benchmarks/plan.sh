@@ -25,6 +25,7 @@ others="l2d moon fedprox rsc jigen sfa fedsr ga mixstyle csac selfreg randaug ds
     vrex mixup fedproto afl groupdro qfedavg fedavgm fedadam fedyogi fedadagrad fedspeed"
 best=fedavg,fedfd-a,gperxan           # FedAvg and the two that lead on digits; on PACS StableFDG leads
 hardest="--targets street,outline"
+tuned=fedprox,moon,rsc,csac,sfa,jigen # classics that are at FedAvg's height or behind it by default
 paper=$here/benchmarks/paper
 
 step() {
@@ -34,7 +35,9 @@ step() {
     3) for method in $others; do # one after the other, so that rows are whole at any moment
             "$unseen" bench "${digits[@]}" --methods "$method" --seeds "${SEEDS:-0}" --workers 1 --out "$out/digits"
         done ;;
-    4) "$unseen" tune --data digits --methods $six,fedprox,moon,rsc,csac,sfa,jigen --workers 1 --out "$out/tuned" ;;
+    4) "$unseen" tune --data digits --methods $six,$tuned $hardest --workers 1 --out "$out/tuned/search"
+        "$unseen" bench "${digits[@]}" --methods $six,$tuned $hardest --tuned "$out/tuned/search/choices.json" --seeds "${SEEDS:-0}" \
+            --workers 1 --out "$out/tuned/digits" ;;
     5) [[ -d $shared/data/PACS ]] && "$unseen" bench "${pacs[@]}" --methods $six_pacs --seeds "${SEEDS:-1-2}" --workers 1 --out "$out/pacs" ;;
     6) "$unseen" bench "${digits[@]}" --methods $six --seeds 3-4 --workers 1 --out "$out/digits" ;;
     7) "$unseen" bench "${known[@]}" --file "$paper/small-variants.toml" --seeds "${SEEDS:-0-1}" --workers 1 --out "$out/digits" ;;

@@ -9,12 +9,13 @@ from typing import Any
 
 from tables import kept
 from tables.accuracy import by_sources
-from tables.kept import NOTHING, SYSTEMS, bold, filled, main_group, mean_on, records, row_of, top
+from tables.kept import NOTHING, SYSTEMS, bold, filled, main_group, mean_on, named, records, remarks, row_of, top
 
 from unseen.experiments.choose import Choice
 from unseen.experiments.collect import BASELINE
 from unseen.experiments.statistics import Comparison, compare, summarise
 from unseen.registry import registered
+from unseen.reports.findings import plain_name
 from unseen.reports.names import titled
 
 
@@ -157,9 +158,10 @@ def _composed(name: str, best: Mapping[str, str]) -> list[str]:
     group = next((one for one in others.groups if one.condition == own.condition), None) if others else None
     scores = {cell: v for row in own.rows for cell, v in row.scores().items() if best.get(cell[0]) == row.method}
     rows = [by_sources(group, method) for method in ("fedavg", *SYSTEMS)] if group is not None else []
-    beside = {row.label: row.scores() for row in rows if row is not None}
+    shown = [row for row in rows if row is not None]
+    beside = {plain_name(row): row.scores() for row in shown}
     targets = [target for target in best if any(cell[0] == target for cell in scores)]
-    lines = ["", *top(["unseen", "chosen", "its accuracy", *map(titled, beside)], 2)]
+    lines = ["", *top(["unseen", "chosen", "its accuracy", *map(named, shown)], 2)]
     for target in targets:
         cells = [target, best[target]]
         for some in (scores, *beside.values()):
@@ -182,17 +184,17 @@ def _composed(name: str, best: Mapping[str, str]) -> list[str]:
     for label, one in found.items():
         interval = "" if math.isnan(one.low) else f", 95 % interval over seeds {one.low:+.1f} to {one.high:+.1f}"
         words = f"{one.difference:+.1f} points{interval}; ahead in {one.wins} of {one.pairs} pairs of target and seed"
-        lines.append(filled(f"- against {titled(label)}: {words}", "  "))
-    return [*lines, "", filled(_beats_all(found))]
+        lines.append(filled(f"- against {label}: {words}", "  "))
+    return [*lines, "", filled(_beats_all(found)), *remarks(shown)]
 
 
 def _beats_all(found: Mapping[str, Comparison]) -> str:
     """Is the choice by the sources ahead of the papers' systems?"""
-    systems = {label: one for label, one in found.items() if label != BASELINE}
+    systems = {label: one for label, one in found.items() if label != titled(BASELINE)}
     if not systems:
         return "No system of the four papers has been run under the same protocol yet."
-    behind = [titled(label) for label, one in systems.items() if one.difference <= 0]
-    open_yet = [titled(label) for label, one in systems.items() if one.difference > 0 and not one.low > 0]
+    behind = [label for label, one in systems.items() if one.difference <= 0]
+    open_yet = [label for label, one in systems.items() if one.difference > 0 and not one.low > 0]
     if behind:
         return (
             f"**What the sources chose does not beat all of the papers' systems: it is not ahead of {_and(behind)}.**"

@@ -6,7 +6,7 @@ import math
 
 from tables import kept
 from tables.accuracy import commands
-from tables.kept import NOTHING, filled, made_by, main_group, mean_on, row_of, top
+from tables.kept import NOTHING, filled, made_by, main_group, mean_on, named, remarks, row_of, top
 
 from unseen.experiments.collect import BASELINE, Group, Row
 from unseen.experiments.published import SYSTEMS as PAPERS_NAMES
@@ -32,7 +32,7 @@ def many(name: str, source: str) -> str:
     compared = group.comparisons()
     lines = top(["method", *targets, "mean", "in-domain", "Δ to FedAvg", "wins", f"{source}, PACS"])
     for row in sorted(group.rows, key=lambda row: -_mean(row, targets)):
-        cells = [titled(row.label).replace("*", "\\*"), *(f"{mean_on(row, target):.1f}" for target in targets)]
+        cells = [named(row), *(f"{mean_on(row, target):.1f}" for target in targets)]
         cells += [f"{_mean(row, targets):.1f}", f"{_mean(row, targets, 'in_domain_accuracy'):.1f}"]
         published = theirs.get(row.method, math.nan)
         cells += [*_ahead(compared.get(row.label)), "-" if math.isnan(published) else f"{published:.1f}"]
@@ -45,7 +45,7 @@ def many(name: str, source: str) -> str:
         f"average, with a larger net. `unseen bench --file benchmarks/paper/small-{name}.toml --targets {','.join(targets)} "
         f"--seeds {seeds.replace(' ', '')} --out OUT`; {made_by(group)}."
     )
-    return "\n".join([*lines, "", filled(about)]) + "\n"
+    return "\n".join([*lines, "", filled(about), *remarks(group.rows)]) + "\n"
 
 
 def longer(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from unseen.experiments.collect import Collection, Group, Row, collect
 from unseen.experiments.statistics import summarise
+from unseen.reports.names import titled
 
 TOP = Path(__file__).parents[2]
 
@@ -83,6 +84,24 @@ def percent(values: Sequence[float]) -> str:
 def share(values: Sequence[float | None]) -> str:
     there = [value for value in values if value is not None]
     return f"{100 * sum(there) / len(there):.1f}" if there else "stopped" if values else "-"
+
+
+def named(row: Row) -> str:
+    """With a cross where the method's default is not the paper's: `remarks` says how."""
+    name = f"{titled(row.method)} †" if row.is_default and row.remark else titled(row.label).replace("*", "\\*")
+    return name + (" \\*" if row.sends else "")
+
+
+def remarks(rows: Iterable[Row]) -> list[str]:
+    """A paragraph with what the marks of `named` mean, if there are any."""
+    rows, found = list(rows), dict[str, list[str]]()
+    for row in rows:
+        if row.is_default and row.remark:
+            found.setdefault(row.remark, []).append(titled(row.method))
+    said = "; ".join(f"{', '.join(methods)}: {remark}" for remark, methods in found.items())
+    words = [f"† The default is not the paper's. {said}."] if said else []
+    words += ["\\* sends more than the model's weights."] if any(row.sends for row in rows) else []
+    return ["", filled(" ".join(words))] if words else []
 
 
 def mean_on(row: Row, target: str) -> float:
