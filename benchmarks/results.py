@@ -21,7 +21,7 @@ beside float32), `chosen NAME` (what `unseen tune` chose, beside the defaults),
 and `familiarity NAME` (benchmarks/trust.py), `look NAME` (benchmarks/look.py), `regret NAME` (benchmarks/regret.py),
 `compose NAME` (benchmarks/compose.py), `export` (benchmarks/export.py), `story NAME` (examples/new_site), `audit NAME`
 (what leaks), `attacks` (benchmarks/attacks.py), `overhead` (benchmarks/checks.py), `flower NAME` (benchmarks/flower.py), `speed`,
-`clients` and `cost BACKBONE` (benchmarks/speed.py).
+`clients` and `cost BACKBONE` (benchmarks/speed.py), `plan` (how far docs/runs.md is).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from tables.accuracy import budget, figure, inference, leaderboard, method, runs
 from tables.choices import compose, regret
 from tables.conditions import chosen, longer, many, precision
 from tables.new_site import export, familiarity, look, story, trust
+from tables.plan import plan
 from tables.security import attacks, audit, flower, overhead, robust
 from tables.speed import clients, cost, speed
 
@@ -124,7 +125,7 @@ def _thin(line: RoundLine) -> dict[str, object]:
 PARTS: dict[str, Callable[..., str]] = {
     "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
     "statistics": statistics, "budget": budget,
-    "many": many, "longer": longer, "chosen": chosen, "precision": precision,
+    "many": many, "longer": longer, "plan": plan, "chosen": chosen, "precision": precision,
     "method": method, "systems": systems, "ablations": ablations,
     "robust": robust, "trust": trust, "familiarity": familiarity,
     "regret": regret, "compose": compose, "audit": audit, "look": look, "export": export, "story": story,
