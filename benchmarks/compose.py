@@ -40,7 +40,6 @@ from unseen.experiments.collect import BASELINE
 from unseen.experiments.inference import score
 from unseen.experiments.inference_rules import Inference
 from unseen.experiments.sweep import Job, make_jobs, sweep
-from unseen.method import Method
 from unseen.registry import parse, registered
 from unseen.runs.images import store_of
 from unseen.runs.model import load_trained
@@ -174,10 +173,24 @@ def _composed(stem: str, partners: Sequence[str], order: Sequence[str]) -> Itera
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
-def made(name: str, fields: Mapping[str, str] | None) -> Method:
-    """A composition, with those of the fields (PART.FIELD) whose part is in it."""
-    own = {key: value for key, value in (fields or {}).items() if key.partition(".")[0] in name.split("+")}
-    return parse(name, own)
+def own_fields(name: str, fields: Mapping[str, str] | None) -> dict[str, str]:
+    """Those of the fields (PART.FIELD) whose part is in a composition."""
+    return {key: value for key, value in (fields or {}).items() if key.partition(".")[0] in name.split("+")}
+
+
+def read_fields(words: Sequence[str], methods: Sequence[str]) -> dict[str, str] | None:
+    """`PART.FIELD=VALUE` of parts that are searched, each with a value that its part takes."""
+    fields = {}
+    for word in words:
+        key, given, value = word.partition("=")
+        part = key.partition(".")[0]
+        if not given or "." not in key or part not in methods:
+            raise UserError(
+                f'--set "{word}" is not PART.FIELD=VALUE with a part that is searched: {", ".join(methods)}.'
+            )
+        parse(part, {key: value})
+        fields[key] = value
+    return fields or None
 
 
 @dataclass
@@ -234,7 +247,7 @@ class Trials:
                 **{name: getattr(self.given, name) for name in BUDGET if name != "seed"},
             }  # fmt: skip
             self.experiments[other] = Experiment.of(words)
-        run = self.experiments[other].run(made(method, self.given.fields), target, self.given.seed)
+        run = self.experiments[other].run(parse(method, own_fields(method, self.given.fields)), target, self.given.seed)
         return make_jobs([run.settings], self.work / "trials")[0]
 
     def outcome(self, method: str, pair: Pair, job: Job) -> dict[str, Any]:
@@ -259,7 +272,7 @@ class Silent:
 def carry_out(given: argparse.Namespace) -> None:
     work = given.work / given.data
     trials, widths = Trials(given, work), Widths(tuple(given.kept), given.stems, given.partners)
-    singles = every_method() if given.methods == "all" else given.methods.split(",")
+    singles = searched(given.methods)
     about = {
         "data": given.data, "protocol": PROTOCOLS[given.data], **{name: getattr(given, name) for name in BUDGET},
         "weights": given.weights and Path(given.weights).name, "fields": given.fields,
@@ -296,6 +309,10 @@ def carry_out(given: argparse.Namespace) -> None:
         )
 
 
+def searched(words: str) -> list[str]:
+    return every_method() if words == "all" else words.split(",")
+
+
 def every_method() -> list[str]:
     """FedAvg and all that may be better on a new domain: fixed by what methods are, and not by results."""
     out = {name for names in LEFT_OUT.values() for name in names}
@@ -304,14 +321,18 @@ def every_method() -> list[str]:
 
 def finish(given: argparse.Namespace) -> None:
     """Each target's choice, trained on all of its sources with the whole budget."""
-    value = read_json(given.records / f"{given.data}.json")
+    path = given.records / f"{given.data}.json"
+    value = read_json(path)
+    fields = value["about"].get("fields")
+    if given.fields not in (None, fields):
+        raise UserError(f"{path} is a search with --set {fields or 'nothing'}: leave --set out, or say the same.")
     if open_yet := [found["target"] for found in value["found"] if not found["finished"]]:
         raise UserError(f"The search for {', '.join(open_yet)} is not finished: run it again without --final.")
     for found in value["found"]:
         best = max((one for ranked in found["ranked"].values() for one in ranked), key=lambda one: one[1])[0]
         unseen.bench(
             data=given.data, root=given.root, protocol=FINAL[given.data], weights=given.weights,
-            methods=[made(best, given.fields)], targets=[found["target"]], seeds=given.seeds,
+            methods=[{"name": best, "set": own_fields(best, fields)}], targets=[found["target"]], seeds=given.seeds,
             out=given.work / given.data / "final", workers=1, progress=False,
         )  # fmt: skip
         print(f"{found['target']}: {best} is trained", flush=True)
@@ -338,7 +359,7 @@ def main() -> None:
     asked.add_argument("--final", action="store_true")
     asked.add_argument("--seeds", default="0-2")
     given = asked.parse_args()
-    given.fields = dict(one.split("=", 1) for one in given.set) or None
+    given.fields = read_fields(given.set, searched(given.methods))
     finish(given) if given.final else carry_out(given)
 
 

@@ -126,16 +126,14 @@ def _searched(value: Mapping[str, Any]) -> list[str]:
         f"Methods: {', '.join(about['methods'])}.",
     ]
     if fields := about.get("fields"):
-        words.append(
-            f"Not at their defaults: {', '.join(f'{name}={value}' for name, value in fields.items())}, which the sources' "
-            "validation images prefer."
-        )
+        words.append(f"Not at their defaults: {', '.join(f'{name}={value}' for name, value in fields.items())}.")
     if "widths" in about:
         kept, stems, partners = (about["widths"][name] for name in ("kept", "stems", "partners"))
         words[0] += (
-            f" For each unseen domain, of one, two and three parts the best {', '.join(map(str, kept))} at the first "
-            f"left-out source met the others; the best {stems} of a size were tried with the best {partners} methods "
-            "that compose with each."
+            " At first each candidate meets one left-out source. "
+            f"The best {kept[0]} methods, {kept[1]} pairs and {kept[2]} of three parts meet the others. "
+            f"The best {stems} methods get a second part, and the best {stems} pairs a third: each is tried with the best "
+            f"{partners} methods that compose with it."
         )
     known = {name for names in about.get("left_out", {}).values() for name in names}
     ours = [name for name, kind in registered().items() if kind.__module__.startswith("unseen.")]  # no own file's

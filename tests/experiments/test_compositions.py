@@ -14,6 +14,7 @@ import pytest
 from tests.experiments.test_results_docs import script as script  # a fixture
 from tests.reports.runs import invent
 from unseen.core.errors import UserError
+from unseen.experiments.grid import plan_bench
 from unseen.registry import registered
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -167,6 +168,39 @@ def test_a_search_that_was_stopped_goes_on_from_its_record(
             compose.main()
 
 
+def test_the_choices_are_trained_with_the_fields_of_the_search(
+    compose: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--final` plans each target's choice on the real protocol, with what the record says of its parts."""
+    ranked = {"1": [["gperxan", 0.7]], "2": [["scaffold+gperxan", 0.8], ["mixstyle+swad", 0.6]]}
+    found = [{"target": "ink", "finished": True, "looked": 3, "ranked": ranked},
+             {"target": "street", "finished": True, "looked": 3, "ranked": {"1": [["swad", 0.9]]}}]  # fmt: skip
+    value = {"about": {"fields": {"gperxan.variant": "gentle"}}, "found": found, "runs": []}
+    (tmp_path / "digits.json").write_text(json.dumps(value))
+    planned: list[tuple[str, str, object]] = []
+
+    def bench(**words: object) -> None:
+        kept = {name: words[name] for name in ("data", "root", "protocol", "weights", "methods", "targets", "seeds")}
+        for run in plan_bench(kept).runs:
+            planned.append((run.settings.method, run.settings.target, dict(run.settings.fields)))
+
+    monkeypatch.setattr(compose.unseen, "bench", bench)
+    words = ["compose.py", "digits", "--work", str(tmp_path), "--records", str(tmp_path), "--final", "--seeds", "0"]
+    monkeypatch.setattr("sys.argv", words)
+    compose.main()
+    assert planned == [("scaffold+gperxan", "ink", {"gperxan.variant": "gentle"}), ("swad", "street", {})]
+    monkeypatch.setattr("sys.argv", [*words, "--set", "gperxan.variant=paper"])
+    with pytest.raises(UserError, match="leave --set out"):
+        compose.main()
+
+
+@pytest.mark.parametrize("word", ["variant=gentle", "gperxn.variant=gentle", "gperxan.variant", "gperxan.variant=wild"])
+def test_a_field_that_no_part_has_is_refused(compose: ModuleType, word: str) -> None:
+    with pytest.raises(UserError):
+        compose.read_fields([word], ["fedavg", "gperxan"])
+    assert compose.read_fields(["gperxan.variant=gentle"], ["gperxan"]) == {"gperxan.variant": "gentle"}
+
+
 def test_the_table_says_what_was_searched_and_what_was_found(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +235,10 @@ def test_the_table_says_what_was_searched_and_what_was_found(
     assert "| ink | mixstyle 70.0 | **mixstyle+swad 75.0** | - | 50.0 | 4 |" in text
     assert "1 methods, 1 pairs and 0 of three parts were tried, in 2 runs of 8 rounds each, seed 0, 3 minutes" in text
     assert "1 runs failed." in text and "**The search is not finished.**" in text
-    assert "Methods: fedavg, mixstyle, swad." in text and "best 6, 3, 2 at the first left-out source" in text
+    assert (
+        "Methods: fedavg, mixstyle, swad." in text
+        and "best 6 methods, 3 pairs and 2 of three parts meet the others" in text
+    )
     assert "because they need a vision transformer: fedins." in text
     wanted = text.partition("for want of time: ")[2]
     assert "rsc" in wanted and "fedins" not in wanted.partition(".")[0] and "mixstyle" not in wanted.partition(".")[0]
@@ -242,10 +279,10 @@ def test_only_runs_under_the_same_protocol_stand_beside_a_composition(
 
 def test_a_part_has_its_field_wherever_it_stands(compose: ModuleType) -> None:
     fields = {"gperxan.variant": "gentle"}
-    alone, pair = compose.made("gperxan", fields), compose.made("mixstyle+gperxan", fields)
-    assert alone.variant == "gentle" and [part.variant for part in pair.parts if part.name == "gperxan"] == ["gentle"]
-    assert compose.made("mixstyle", fields) == compose.parse("mixstyle")
-    assert compose.made("gperxan", None) == compose.parse("gperxan")
+    pair = compose.parse("mixstyle+gperxan", compose.own_fields("mixstyle+gperxan", fields))
+    assert [part.variant for part in pair.parts if part.name == "gperxan"] == ["gentle"]
+    assert compose.own_fields("gperxan", fields) == fields
+    assert compose.own_fields("mixstyle", fields) == {} == compose.own_fields("gperxan", None)
 
 
 def test_a_search_with_other_fields_is_another_search(compose: ModuleType, tmp_path: Path) -> None:
