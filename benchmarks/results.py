@@ -12,9 +12,9 @@ A page has marks, and what stands between them is written by this file:
     <!-- end -->
 
 Parts: `leaderboard NAME [systems]`, `figure NAME [systems]` and `runs NAME [systems]` (of every method, or of FedAvg and the
-papers' systems), `sentences NAME`, `inference NAME`, `statistics NAME` (what averaged statistics cost FedAvg), `budget NAME`
-(budgets that were tried), `systems NAME ...` (the README's table), `method METHOD NAME ...` (a method's own lines in its
-page),
+papers' systems), `some NAME TARGET ...` (all that was run on these targets), `sentences NAME`, `inference NAME`,
+`statistics NAME` (what averaged statistics cost FedAvg), `budget NAME` (budgets that were tried), `systems NAME ...` (the
+README's table), `method METHOD NAME ...` (a method's own lines in its page),
 `many NAME SOURCE` (30 clients, beside the paper's table), `longer NAME` (a longer budget), `precision NAME ...` (bfloat16
 beside float32), `chosen NAME` (what `unseen tune` chose, beside the defaults),
 `ablations NAME` (the papers' ablations in small, with verdicts), `robust DATA CLIENTS` (benchmarks/robust.py), `trust NAME`
@@ -37,7 +37,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from tables import kept
 from tables.ablations import ablations
-from tables.accuracy import budget, figure, inference, leaderboard, method, runs, sentences, statistics, systems
+from tables.accuracy import budget, figure, inference, leaderboard, method, runs, sentences, some, statistics, systems
 from tables.choices import compose, regret
 from tables.conditions import chosen, longer, many, precision
 from tables.new_site import export, familiarity, look, story, trust
@@ -123,7 +123,7 @@ def _thin(line: RoundLine) -> dict[str, object]:
 
 # --- pages -----------------------------------------------------------------------------------------------------------
 PARTS: dict[str, Callable[..., str]] = {
-    "leaderboard": leaderboard, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
+    "leaderboard": leaderboard, "some": some, "sentences": sentences, "figure": figure, "runs": runs, "inference": inference,
     "statistics": statistics, "budget": budget,
     "many": many, "longer": longer, "plan": plan, "chosen": chosen, "precision": precision,
     "method": method, "systems": systems, "ablations": ablations,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -22,12 +22,15 @@ from tables.kept import (
     records,
     remarks,
     row_of,
+    seeds_of,
     top,
+    whole,
+    whole_group,
 )
 
 from unseen.experiments.collect import BASELINE, Group, Row
 from unseen.experiments.statistics import Comparison, average_over_targets, summarise
-from unseen.reports.findings import compared_sentence, noise_floor
+from unseen.reports.findings import compared_sentence, noise_floor, plain_name
 from unseen.reports.names import titled
 from unseen.reports.tables import inference_grid, markdown, p_value
 from unseen.runs.directory import find_runs
@@ -41,7 +44,7 @@ EASY = {"digits": "ink"}  # a target that is easier than the sources: the mean i
 
 def group_of(name: str, which: Which = "all") -> Group | None:
     """The recorded runs: all rows, or FedAvg and the papers' systems, each as the sources would have it."""
-    group = main_group(name)
+    group = whole_group(name)
     if group is None or which == "all":
         return group
     shown = [row for row in (by_sources(group, method) for method in (BASELINE, *SYSTEMS)) if row is not None]
@@ -50,14 +53,14 @@ def group_of(name: str, which: Which = "all") -> Group | None:
 
 def leaderboard(name: str, which: Which = "all") -> str:
     """What was asked comes first: the mean, and how far ahead of FedAvg."""
-    every, group = main_group(name), group_of(name, which)
+    every, group = whole_group(name), group_of(name, which)
     if every is None or group is None:
         return NOTHING
     easy = EASY.get(name)
     compared = comparisons(every)
     without = [f"without {easy}"] if easy else []
-    whole = rows_of_all_seeds(group)
-    best = {t: max(mean_on(row, t) for row in whole) for t in group.targets}
+    ranked, least = rows_to_rank(group)
+    best = {t: max((mean_on(row, t) for row in ranked), default=math.nan) for t in group.targets}
     lines = top(
         [
             "method",
@@ -75,8 +78,10 @@ def leaderboard(name: str, which: Which = "all") -> str:
     )
     for row in group.best():
         average, one = group.average(row), compared.get(row.label)
+        if not average.count:
+            continue  # of some targets: `some` has it
         spread = "" if math.isnan(average.std) else f" ± {average.std:.1f}"
-        cells = [named(row), bold(f"{average.mean:.1f}{spread}", row is whole[0]) if average.count else "-"]
+        cells = [named(row), bold(f"{average.mean:.1f}{spread}", row in ranked[:1])]
         if one is None:
             cells += ["", "", ""]
         else:
@@ -84,20 +89,53 @@ def leaderboard(name: str, which: Which = "all") -> str:
             cells += [f"{one.difference:+.1f}{interval}", f"{one.wins}/{one.pairs}", p_value(one.corrected)]
         for target in group.targets:
             value = mean_on(row, target)
-            cells.append(bold(f"{value:.1f}", row in whole and value == best[target]) if not math.isnan(value) else "-")
+            cells.append(
+                bold(f"{value:.1f}", row in ranked and value == best[target]) if not math.isnan(value) else "-"
+            )
         others = [average_over_targets(row.scores(), [t for t in group.targets if t != easy])] if easy else []
         others += [group.worst(row), *(group.average(row, what) for what in ("in_domain_accuracy", "last_accuracy"))]
         cells += [f"{one.mean:.1f}" if one.count else "-" for one in others]
-        lines.append(row_of([*cells, str(seeds_of(row))]))
+        lines.append(row_of([*cells, str(len({seed for _, seed in row.results}))]))
     notes = [
         "Accuracy in % on the whole unseen domain, of the round that the sources' validation images chose. Mean over unseen",
         "domains; ±: standard deviation over seeds. Δ: paired by target and seed, with a 95 % interval by a bootstrap over",
         "seeds. p: Wilcoxon's signed-rank test, from six pairs on, with Holm's correction, for the papers' five systems and",
         "apart from them for all other rows. Worst: the unseen domain where accuracy is lowest, the mean over seeds.",
         "In-domain: the same model on held-back images of the sources. Last round: the mean if no round had been chosen.",
-        "Bold: the best of those with all seeds.",
+        f"Bold: the best of those with {least} seeds or more." if least > 1 else "Bold: the best.",
     ]
-    return "\n".join([*lines, "", *notes, *remarks(group.rows)]) + "\n"
+    full = [row for row in group.rows if group.average(row).count]
+    return "\n".join([*lines, "", *notes, *remarks(full)]) + "\n"
+
+
+def some(name: str, *targets: str) -> str:
+    """All that was run on these targets, whatever else it was run on: the best of them first."""
+    group = main_group(name)
+    if group is None:
+        return NOTHING
+    here = {target for target in targets if target in group.targets}
+    rows = [whole(_on(row, here), targets) for row in group.rows]
+    part = replace(group, targets=list(targets), rows=[row for row in rows if seeds_of(row, targets)])
+    compared = part.comparisons()
+    gains = {row.label: compared[row.label].difference if row.label in compared else 0.0 for row in part.rows}
+    lines = top(["method", "Δ to FedAvg", "wins", *targets, "in-domain", "seeds"])
+    for row in sorted(part.rows, key=lambda row: -gains[row.label]):
+        one = compared.get(row.label)
+        cells = ["", ""] if one is None else [f"{one.difference:+.1f}", f"{one.wins}/{one.pairs}"]
+        cells += [*(f"{mean_on(row, target):.1f}" for target in targets)]
+        cells += [f"{part.average(row, 'in_domain_accuracy').mean:.1f}", str(len(seeds_of(row, targets)))]
+        lines.append(row_of([named(row), *cells]))
+    words = (
+        f"Accuracy in % on {' and '.join(f'`{target}`' for target in targets)} alone. Δ: paired by target and seed; the rows "
+        "are in its order. A method with one seed is compared with FedAvg's run of that seed."
+    )
+    return "\n".join([*lines, "", filled(words), *remarks(part.rows)]) + "\n"
+
+
+def _on(row: Row, targets: Collection[str]) -> Row:
+    """The row's runs on some targets."""
+    kept = {cell: result for cell, result in row.results.items() if cell[0] in targets}
+    return replace(row, results=kept, runs={cell: run for cell, run in row.runs.items() if cell in kept})
 
 
 def comparisons(group: Group) -> dict[str, Comparison]:
@@ -110,15 +148,15 @@ def comparisons(group: Group) -> dict[str, Comparison]:
     return group.comparisons(family=lambda label: label in asked)
 
 
-def seeds_of(row: Row) -> int:
-    return len({seed for _, seed in row.scores()})
+def rows_to_rank(group: Group) -> tuple[list[Row], int]:
+    """The best first, of those with as many seeds as most of FedAvg and the papers' systems have; and how many those are.
 
-
-def rows_of_all_seeds(group: Group) -> list[Row]:
-    """The rows with the most seeds, the best first: a mean of fewer is not to be ranked among them."""
-    rows = group.best()
-    most = max(seeds_of(row) for row in rows)
-    return [row for row in rows if seeds_of(row) == most]
+    A mean of fewer seeds, or of some targets, is not to be called the best.
+    """
+    counts = {row.label: len(seeds_of(row, group.targets)) for row in group.rows}
+    usual = sorted(counts[row.label] for row in group.rows if row.method in (BASELINE, *SYSTEMS) and row.is_default)
+    least = max(1, usual[(len(usual) - 1) // 2] if usual else max(counts.values()))
+    return [row for row in group.best() if counts[row.label] >= least], least
 
 
 def by_sources(group: Group, method: str) -> Row | None:
@@ -142,7 +180,7 @@ def _validation(result: RunResult) -> float:
 
 def sentences(name: str) -> str:
     """What the table says, in words."""
-    group = main_group(name)
+    group = whole_group(name)
     if group is None:
         return NOTHING
     compared = comparisons(group)
@@ -150,8 +188,11 @@ def sentences(name: str) -> str:
         row for row in (by_sources(group, method) for method in SYSTEMS) if row is not None and row.label in compared
     ]
     ours = sorted(ours, key=lambda row: -compared[row.label].difference)
-    best = rows_of_all_seeds(group)[0]
-    lines = [f"**{titled(best.label)}** has the best mean over unseen domains, {group.average(best).mean:.1f} %."]
+    ranked, _ = rows_to_rank(group)
+    lines = [
+        f"**{plain_name(best)}** has the best mean over unseen domains, {group.average(best).mean:.1f} %."
+        for best in ranked[:1]
+    ]
     lines += [compared_sentence(row, compared[row.label], "fedavg") for row in ours]
     if (apart := noise_floor(group, "fedavg")) is not None:
         lines.append(
@@ -253,7 +294,8 @@ def statistics(name: str) -> str:
         filled(
             "**Averaged BatchNorm statistics are what holds FedAvg down.** The same FedAvg models, not trained again, go "
             f"{both('tbn')} on unseen `{name}` with the statistics of the images at hand, and {both('iabn')} where those "
-            "of each single image correct the averaged ones. This is why methods that use statistics of single images lead."
+            f"of each single image correct the averaged ones ({len(rules['tbn'])} of {len(own)} models). This may be why "
+            "methods that use statistics of single images lead."
         )
         + "\n"
     )
@@ -271,6 +313,8 @@ def figure(name: str, which: Which = "all", draws: bool = True) -> str:
         "Points ahead of FedAvg, mean over unseen domains. Lines: 95 % intervals over seeds, where there are three seeds "
         "or more. Full dots: defaults; rings: other variants. An arrow: farther behind than the axis goes."
     )
+    if any(not group.average(row).count for row in group.rows):
+        words += " What was run on some of the domains is not shown."
     who = "every method" if which == "all" else "the papers' systems"
     return f"![Difference to FedAvg of {who} on {name}](img/{picture})\n\n" + filled(words) + "\n"
 
@@ -282,7 +326,8 @@ def draw(group: Group, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "unseen"  # the same picture for the same numbers
-    compared = sorted(comparisons(group).items(), key=lambda pair: pair[1].difference)
+    full = {row.label for row in group.rows if group.average(row).count}
+    compared = sorted((one for one in comparisons(group).items() if one[0] in full), key=lambda one: one[1].difference)
     shown, axes = plt.subplots(figsize=(8, 0.7 + 0.26 * len(compared)))
     for place, (label, one) in enumerate(compared):
         row = next(row for row in group.rows if row.label == label)
@@ -312,7 +357,7 @@ def method(label: str, *names: str) -> str:
     """A method's own numbers, for its page."""
     lines = []
     for name in names:
-        group = main_group(name)
+        group = whole_group(name)
         if group is None:
             continue
         compared = comparisons(group)
@@ -348,7 +393,7 @@ def systems(*names: str) -> str:
         page = "fedfd" if label == "fedfd-a" else label
         cells = []
         for name in names:
-            group = main_group(name)
+            group = whole_group(name)
             row = by_sources(group, label) if group is not None else None
             average = group.average(row) if group is not None and row is not None else None
             spread = "" if average is None or math.isnan(average.std) else f" ± {average.std:.1f}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tables import kept
 from tables.accuracy import commands
-from tables.kept import NOTHING, filled, made_by, main_group, mean_on, named, remarks, row_of, top
+from tables.kept import NOTHING, filled, made_by, main_group, mean_on, named, remarks, row_of, seeds_of, top, whole
 
 from unseen.experiments.collect import BASELINE, Group, Row
 from unseen.experiments.published import SYSTEMS as PAPERS_NAMES
@@ -29,23 +30,25 @@ def many(name: str, source: str) -> str:
         for row in one.rows
     }
     targets = targets_of(group)
-    compared = group.comparisons()
-    lines = top(["method", *targets, "mean", "in-domain", "Δ to FedAvg", "wins", f"{source}, PACS"])
-    for row in sorted(group.rows, key=lambda row: -_mean(row, targets)):
+    rows = [row for one in group.rows if seeds_of(row := whole(one, targets), targets)]  # whole seeds alone
+    compared = replace(group, rows=rows).comparisons()
+    lines = top(["method", *targets, "mean", "in-domain", "Δ to FedAvg", "wins", "seeds", f"{source}, PACS"])
+    for row in sorted(rows, key=lambda row: -_mean(row, targets)):
         cells = [named(row), *(f"{mean_on(row, target):.1f}" for target in targets)]
         cells += [f"{_mean(row, targets):.1f}", f"{_mean(row, targets, 'in_domain_accuracy'):.1f}"]
         published = theirs.get(row.method, math.nan)
-        cells += [*_ahead(compared.get(row.label)), "-" if math.isnan(published) else f"{published:.1f}"]
+        cells += [*_ahead(compared.get(row.label)), str(len(seeds_of(row, targets)))]
+        cells += ["-" if math.isnan(published) else f"{published:.1f}"]
         lines.append(row_of(cells))
     plan = group.settings.plan
-    seeds = ", ".join(map(str, group.seeds))
+    seeds = ", ".join(map(str, sorted({seed for row in rows for _, seed in row.results})))
     about = (
         f"Accuracy in % on the unseen domain. {plan.participation:g} clients in a round, {plan.rounds} rounds of "
         f"{plan.local_steps} steps; seeds {seeds}; differences are paired by target and seed. The last column is the paper's "
         f"average, with a larger net. `unseen bench --file benchmarks/paper/small-{name}.toml --targets {','.join(targets)} "
         f"--seeds {seeds.replace(' ', '')} --out OUT`; {made_by(group)}."
     )
-    return "\n".join([*lines, "", filled(about), *remarks(group.rows)]) + "\n"
+    return "\n".join([*lines, "", filled(about), *remarks(rows)]) + "\n"
 
 
 def longer(name: str) -> str:
@@ -83,7 +86,7 @@ def longer(name: str) -> str:
         for label, (short, far, row) in sorted(found.items(), key=lambda one: -one[1][1]):
             gains = ["", ""] if label == BASELINE else [f"{short - own[0]:+.1f}", f"{far - own[1]:+.1f}"]
             inside = row.scores("in_domain_accuracy")[target, seed]
-            lines.append(row_of([titled(label), f"{short:.1f}", f"{far:.1f}", *gains, f"{inside:.1f}"]))
+            lines.append(row_of([named(row), f"{short:.1f}", f"{far:.1f}", *gains, f"{inside:.1f}"]))
         orders = [[label for label, _ in sorted(found.items(), key=lambda one: -one[1][at])] for at in (0, 1)]
         same = "The order is the same." if orders[0] == orders[1] else "The order changes."
         lines += [
@@ -92,6 +95,7 @@ def longer(name: str) -> str:
                 f"{same} One target and one seed: differences of a point or two are noise. "
                 f"{'; '.join(f'`{one}`' for one in commands(f'long/{name}', long, f' --rounds {rounds[1]}'))}; {made_by(long)}."
             ),
+            *remarks(row for _, _, row in found.values()),
         ]
     return "\n".join(lines or [NOTHING.strip()]) + "\n"
 

@@ -6,6 +6,7 @@ import functools
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,27 @@ def _collected(folder: Path, state: int) -> Collection:
 def _state_of(folder: Path) -> int:
     """Another number when a record came, went or changed."""
     return hash(tuple((str(file), file.stat().st_mtime_ns) for file in sorted(folder.rglob("*"))))
+
+
+def whole_group(name: str) -> Group | None:
+    """The main group without seeds that are half done: they would weigh one target more than another."""
+    group = main_group(name)
+    return None if group is None else replace(group, rows=[whole(row, group.targets) for row in group.rows])
+
+
+def seeds_of(row: Row, targets: Sequence[str]) -> list[int]:
+    """The seeds that a row has on every target."""
+    cells = row.results.keys()
+    return [seed for seed in sorted({seed for _, seed in cells}) if all((target, seed) in cells for target in targets)]
+
+
+def whole(row: Row, targets: Sequence[str]) -> Row:
+    """A row with its whole seeds alone; as it is if it has none, which is a row of some targets."""
+    seeds = seeds_of(row, targets)
+    if not seeds:
+        return row
+    kept = {cell: result for cell, result in row.results.items() if cell[1] in seeds}
+    return replace(row, results=kept, runs={cell: run for cell, run in row.runs.items() if cell in kept})
 
 
 def main_group(name: str) -> Group | None:

@@ -200,12 +200,12 @@ def bench(
 ) -> Collection:
     """Methods x targets x seeds, several runs at once; goes on where it was stopped. Returns all runs of `out`.
 
-    Runs that have a result in the folder `known` are left out.
+    Runs that have a result in the folder `known` are left out; where no other is left, they are what is returned.
     """
     planned = grid.plan_bench({**settings, "methods": methods, "targets": targets, "seeds": seeds})
     folder = Path(out)
-    if known is not None and grid.leave_out_known(planned, Path(known)) and not planned.runs:
-        return collect(folder if folder.is_dir() else Path(known))
+    if known is not None and (found := grid.leave_out_known(planned, Path(known))) and not planned.runs:
+        return collect(Path(known), found)
     jobs = grid.begin(planned, folder)
     count = check_workers(workers) or spare_workers(jobs[0].settings.plan.device)
     if watching is not None:

@@ -101,6 +101,28 @@ def test_more_rows_do_not_change_what_is_said_of_the_papers_systems(
     assert "| 6/6 | 0.094 |" in moon  # one of three others
 
 
+def test_a_seed_that_is_half_done_changes_nothing(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records come run by run: a table has whole seeds, and what a row gains on some targets is no mean."""
+    monkeypatch.setattr(script.kept, "RECORDS", tmp_path / "records")
+    invent(
+        tmp_path / "out", {"fedavg": 0.5, "fedfd-a": 0.6, "stablefdg": 0.55}, targets=("ink", "street"), seeds=(0, 1)
+    )
+    script.keep(tmp_path / "out", "digits")
+    before = script.leaderboard("digits"), script.sentences("digits")
+    assert "Bold: the best of those with 2 seeds or more." in before[0] and "| **60." in before[0]
+    invent(tmp_path / "half", {"fedavg": 0.9}, targets=("ink",), seeds=(2,))
+    script.keep(tmp_path / "half", "digits")
+    assert (script.leaderboard("digits"), script.sentences("digits")) == before
+    invent(tmp_path / "some", {"moon": 0.99}, targets=("street",), seeds=(0,))
+    script.keep(tmp_path / "some", "digits")
+    assert script.leaderboard("digits") == before[0]
+    first = script.some("digits", "street").splitlines()[2]
+    assert first.startswith("| MOON | +48.0 | 1/1 | 99.0 |") and first.endswith("| 1 |")
+    assert "is not shown" in script.figure("digits", draws=False)
+
+
 @pytest.mark.parametrize(("validation", "shown"), [(0.93, "50.6 ± 0.1 |"), (0.96, "70.6 ± 0.1 (`gentle`) |")])
 def test_a_variant_stands_for_a_system_where_the_sources_clearly_prefer_it(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation: float, shown: str

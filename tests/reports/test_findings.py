@@ -26,9 +26,9 @@ def test_each_finding_is_a_sentence(tmp_path: Path) -> None:
     (group,) = collect(tmp_path).groups
     assert findings(group) == [
         "StableFDG has the best mean over unseen domains, 60.6 %; FedAvg follows 10.0 points behind.",
-        "StableFDG is ahead of FedAvg by 10.0 points, 6 of 6 pairs (95 %: +10.0 to +10.0; p = 0.062 after Holm's "
+        "StableFDG is ahead of FedAvg by 10.0 points, ahead in 6 of 6 pairs (95 %: +10.0 to +10.0; p = 0.062 after Holm's "
         "correction).",
-        "MOON is behind FedAvg by 5.0 points, 6 of 6 pairs (95 %: -5.0 to -5.0; p = 0.062 after Holm's correction).",
+        "MOON is behind FedAvg by 5.0 points, ahead in 0 of 6 pairs (95 %: -5.0 to -5.0; p = 0.062 after Holm's correction).",
         # seeds are 0.1 points apart: standard deviation 0.1, times the root of 2
         "FedAvg against itself: two seeds are 0.1 points apart on the mean over unseen domains (root mean square). A "
         "smaller difference between two single runs means nothing.",
@@ -49,7 +49,7 @@ def test_two_seeds_have_no_interval_and_one_pair_no_p(tmp_path: Path) -> None:
     (group,) = collect(tmp_path / "one").groups
     (moon,) = (row for row in statistics_grid(group).rows if row[0].text == "moon")
     assert [cell.text for cell in moon[-2:]] == ["-", "-"]
-    assert "1 of 1 pair (too few seeds for an interval)" in " ".join(findings(group))
+    assert "ahead in 0 of 1 pair (too few seeds for an interval)" in " ".join(findings(group))
 
 
 def test_a_table_with_holes_has_no_winner(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_two_folders_stand_in_one_table(tmp_path: Path) -> None:
     assert [row.label for row in group.rows] == ["fedavg [before]", "fedavg [after]", "moon [after]"]
     assert group.baseline() == "fedavg [before]"
     said = findings(group)
-    assert any(s.startswith("FedAvg [after] is ahead of FedAvg [before] by 5.0 points, 6 of 6") for s in said)
+    assert any(s.startswith("FedAvg [after] is ahead of FedAvg [before] by 5.0 points, ahead in 6 of 6") for s in said)
     page = write_page(found, tmp_path / "both.html").read_text()
     assert "FedAvg [before]" in page and "MOON [after]" in page
     assert "<h1>unseen: before and after</h1>" in page and 'id="g0-folders"' in page

@@ -114,13 +114,13 @@ def bench(
     for method, why in planned.left_out.items():
         errors().print(f"left out: {method}: {why}", markup=False, highlight=False, soft_wrap=True)
     if known is not None:
-        count_known = grid.leave_out_known(planned, known)
-        errors().print(f"{count_known} runs have a result in {known} and are left out", highlight=False, soft_wrap=True)
+        found = grid.leave_out_known(planned, known)
+        errors().print(f"{len(found)} runs have a result in {known} and are left out", highlight=False, soft_wrap=True)
         if not planned.runs:
             if as_json:
                 from unseen.experiments.collect import collect
 
-                print_json(collect(folder if folder.is_dir() else known).rows())
+                print_json(collect(known, found).rows())
             return
     jobs = grid.begin(planned, folder, shlex.join(["unseen", *sys.argv[1:]]))
     new = sum(job.status != "finished" for job in jobs)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -280,13 +280,18 @@ class Collection(Shown):
         axes.set(xlabel="accuracy on the unseen domain (%)", title=group.title)
 
 
-def collect(folder: Path) -> Collection:
-    """Group the runs at and below a folder. The order of methods and targets is the one they were asked for in."""
+def collect(folder: Path, only: Container[str] | None = None) -> Collection:
+    """Group the runs at and below a folder. The order of methods and targets is the one they were asked for in.
+
+    `only`: the names of those that are wanted, if not all.
+    """
     about = read_json(folder / "bench.json") if (folder / "bench.json").exists() else {}
     labels: dict[str, str] = about.get("labels", {})
     groups: dict[str, Group] = {}
     unfinished: list[RunDirectory] = []
     for run in find_runs(folder):
+        if only is not None and run.path.name not in only:
+            continue
         result, settings = run.result(), run.settings()
         if result is None:
             unfinished.append(run)

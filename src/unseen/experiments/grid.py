@@ -66,6 +66,8 @@ def plan_bench(given: Mapping[str, Any]) -> BenchPlan:
         usual = label_of(first.settings, method.about.remark)
         plan.labels[usual] = choice.label or usual
         kept.append(method)
+    if not kept:
+        raise UserError(f"No method fits these settings. {next(iter(plan.left_out.values()))}")
     if len(set(plan.labels.values())) < len(kept):
         raise UserError("Two of the methods are the same, or have the same label; name each once.")
     for seed in numbers:
@@ -164,14 +166,17 @@ def begin(plan: BenchPlan, out: Path, command: str = "") -> list[Job]:
     return make_jobs([run.settings for run in plan.runs], out)
 
 
-def leave_out_known(plan: BenchPlan, folder: Path) -> int:
-    """Take from a plan what has a result in a folder, of another machine perhaps; a model need not be there."""
+def leave_out_known(plan: BenchPlan, folder: Path) -> set[str]:
+    """Take from a plan what has a result in a folder, of another machine perhaps; a model need not be there.
+
+    Returns the names of the runs that are known.
+    """
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder} with results of earlier runs; --known names one.")
     known = {run.path.name for run in find_runs(folder) if run.result() is not None}
-    count = len(plan.runs)
-    plan.runs = [run for run in plan.runs if RunDirectory.of(run.settings, folder).path.name not in known]
-    return count - len(plan.runs)
+    asked = {RunDirectory.of(run.settings, folder).path.name: run for run in plan.runs}
+    plan.runs = [run for name, run in asked.items() if name not in known]
+    return known & asked.keys()
 
 
 def run_jobs(jobs: Sequence[Job], workers: int, watching: Watching, options: Sequence[str] = ()) -> list[Job]:

@@ -112,8 +112,9 @@ def compare(
         if not differences:
             continue
         wins, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-        mean = math.fsum(differences) / len(differences)
-        low, high = bootstrap_interval(dict(zip(shared, differences, strict=True)))
+        paired = dict(zip(shared, differences, strict=True))
+        mean = _mean_over_targets(paired)
+        low, high = bootstrap_interval(paired)
         p = signed_rank(differences) if len(differences) >= LEAST_PAIRS else math.nan
         found[name] = Comparison(mean, wins, losses, len(shared), p, math.nan, low, high)
     families: dict[object, list[str]] = {}
@@ -123,6 +124,14 @@ def compare(
         for name, p in zip(names, holm([found[name].p for name in names]), strict=True):
             found[name] = replace(found[name], corrected=p)
     return found
+
+
+def _mean_over_targets(differences: Mapping[Cell, float]) -> float:
+    """Each target counts the same, whatever seeds it has: what the bootstrap draws anew."""
+    by_target: dict[str, list[float]] = {}
+    for (target, _), value in differences.items():
+        by_target.setdefault(target, []).append(value)
+    return math.fsum(math.fsum(values) / len(values) for values in by_target.values()) / len(by_target)
 
 
 DRAWS = 10_000  # of a bootstrap

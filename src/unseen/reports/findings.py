@@ -61,7 +61,6 @@ def compared_sentence(row: Row, one: Comparison, against: str) -> str:
         pairs = f"{one.pairs} pair{'s' if one.pairs > 1 else ''}"
         return f"{plain_name(row)} and {titled(against)} are level over {pairs} (less than 0.1 points apart)."
     ahead = one.difference > 0
-    count = one.wins if ahead else one.losses
     sure = []
     if not math.isnan(one.low):
         sure.append(f"95 %: {one.low:+.1f} to {one.high:+.1f}")
@@ -72,7 +71,7 @@ def compared_sentence(row: Row, one: Comparison, against: str) -> str:
     beside = f" ({'; '.join(sure)})" if sure else " (too few seeds for an interval)"
     return (
         f"{plain_name(row)} is {'ahead of' if ahead else 'behind'} {titled(against)} by {abs(one.difference):.1f} points, "
-        f"{count} of {one.pairs} pair{'s' if one.pairs > 1 else ''}{beside}."
+        f"ahead in {one.wins} of {one.pairs} pair{'s' if one.pairs > 1 else ''}{beside}."
     )
 
 
