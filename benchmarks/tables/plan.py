@@ -75,7 +75,7 @@ STEPS = (
          _any),
     Step("digits", "the papers' ablations in small, where the tables above do not have them", "2 x 3", 198, "1 to 2",
          ("digits", "ablations/digits"), _of_file("small-ablations"), (0, 1, 2), HARDEST),
-    Step("digits", "30 clients, partial participation, Dirichlet skew; clients of several domains", "2 x 2", 56, "1 to 3",
+    Step("digits", "30 clients, partial participation, Dirichlet skew; clients of several domains", "2 x 2", 72, "1 to 3",
          ("many/fedfd-table10", "many/stablefdg-table2"), _any, (0, 1), HARDEST),
     Step("digits-vit", "on a ViT that has learnt letters: FedAvg, DoPrompt, PromptFL, FedIns, FedDG-MoE, FedCLIP", "2 x 1", 12,
          "MINUTES", ("towers",), _any, (0,), HARDEST),
