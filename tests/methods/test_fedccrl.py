@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from unseen.methods.fedccrl import FedCCRL, divergence
 from unseen.nets.parts.contrast import supervised_contrast
 from unseen.nets.parts.images import aug_mix
 from unseen.nets.parts.styles import style_of
+from unseen.registry import parse
 
 
 def numpy_contrast(rows: np.ndarray, labels: np.ndarray, temperature: float, itself: bool) -> float:
@@ -75,24 +78,36 @@ def test_a_view_takes_foreign_colours_by_a_share() -> None:
     assert bool(((share > 0) & (share < 1)).all()) and len(share[:, 0].unique()) == 8
 
 
-def test_loss_by_hand() -> None:
-    """Views that are the images themselves: three times the cross-entropy, no divergence, the contrast of a copy."""
-    method, images = FedCCRL(alignment=0.4), batch()
-    work = make_work(method)
+@pytest.mark.parametrize(("views", "share"), [("sum", 1), ("mean", 1 / 3)])
+def test_loss_by_hand(views: Literal["mean", "sum"], share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views that are fixed changes of the image, each its own: every term, in full or a third of it."""
+    changes = [lambda x: 1 - x, lambda x: x / 2]  # the first view's and the second's
+    drawn = iter(changes)
+    monkeypatch.setattr("unseen.methods.fedccrl.aug_mix", lambda x, rng: next(drawn)(x))
+    work, images = make_work(FedCCRL(alignment=0.4, agreement=0.7, views=views)), batch()
     work.net.eval()
-    import unseen.methods.fedccrl as module
-
-    before, module.aug_mix = module.aug_mix, lambda x, rng: x  # type: ignore[assignment]
-    try:
-        found = work.method.loss(work, images).item()
-    finally:
-        module.aug_mix = before
+    found = work.method.loss(work, images).item()
+    seen, labels = [images.x, *(change(images.x) for change in changes)], images.y.numpy()
     with torch.no_grad():
-        rows, logits = work.net.features(images.x).numpy(), work.net(images.x).numpy()
-    labels = images.y.numpy()
-    risk = -np.log(softmax(logits)[np.arange(8), labels]).mean()
-    contrast = numpy_contrast(np.concatenate([rows, rows]), np.concatenate([labels, labels]), 0.1, True)
-    assert found == pytest.approx(3 * risk + 0.4 * contrast, rel=1e-3)
+        rows, chances = [work.net.features(x).numpy() for x in seen], [softmax(work.net(x).numpy()) for x in seen]
+    risk = sum(-np.log(p[np.arange(8), labels]).mean() for p in chances)
+    twice = np.concatenate([labels, labels])
+    contrast = np.mean([numpy_contrast(np.concatenate([view, rows[0]]), twice, 0.1, True) for view in rows[1:]])
+    middle = np.mean(chances, axis=0)
+    apart = np.mean([(p * np.log(p / middle)).sum(1).mean() for p in chances])
+    assert found == pytest.approx(share * (risk + 0.4 * contrast + 0.7 * apart), rel=1e-4)
+
+
+def test_another_parts_penalty_is_added_in_full_and_the_default_is_told() -> None:
+    assert FedCCRL().about.remark == "mean over views, not sum" and FedCCRL(views="sum").about.remark == ""
+    losses = []
+    for name in ("fedccrl", "fedccrl+fedprox"):
+        work = make_work(parse(name, {"mu": "0.5"} if "fedprox" in name else {}), brief={})
+        work.method.prepare(work)
+        with torch.no_grad():
+            work.net.head.bias += 1.0
+        losses.append(work.method.loss(work, batch()).item())
+    assert losses[1] - losses[0] == pytest.approx(0.5 / 2 * 3, rel=1e-4)  # mu / 2 * the squared distance
 
 
 def test_aug_mix_stays_in_range_and_follows_its_generator() -> None:

@@ -27,20 +27,24 @@ def test_discrepancy_by_hand() -> None:
     assert discrepancy(*tensors).item() == pytest.approx(numpy_discrepancy(one, two))
 
 
-def test_loss_by_hand() -> None:
-    """Without augmentation strength the copy differs only by what RandAugment does at 0; the net is in eval mode."""
-    method, images, rng = MCGDM(intra=0.6, inter=0.3, operations=0), batch(), np.random.default_rng(3)
+def test_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is the negative image, so that whose gradient is whose can be seen: other heads see the image alone."""
+    monkeypatch.setattr("unseen.methods.mcgdm.rand_augment", lambda x, operations, strength, rng: 1 - x)
+    images, rng = batch(), np.random.default_rng(3)
     heads = [{"weight": rng.normal(size=(3, 256)).astype("f"), "bias": rng.normal(size=3).astype("f")} for _ in "ab"]
     brief = {f"{c}/{key}": torch.tensor(v) for c, head in zip("ab", heads, strict=True) for key, v in head.items()}
-    work = make_work(method, brief=brief)
+    work = make_work(MCGDM(intra=0.6, inter=0.3), brief=brief)
     work.net.eval()
-    rows, labels = work.net.features(images.x).detach().numpy(), images.y.numpy()
-    own = [p.detach().numpy() for p in work.net.head.parameters()]
-    slopes = numpy_slopes(rows, labels, *own)
-    risk = -np.log(softmax(rows @ own[0].T + own[1])[np.arange(8), labels]).mean()
+    with torch.no_grad():
+        rows, copied = (work.net.features(x).numpy() for x in (images.x, 1 - images.x))
+    own, labels = [p.detach().numpy() for p in work.net.head.parameters()], images.y.numpy()
+    risks = [-np.log(softmax(z @ own[0].T + own[1])[np.arange(8), labels]).mean() for z in (rows, copied)]
+    asked = numpy_slopes(copied, labels, *own)
+    intra = numpy_discrepancy(numpy_slopes(rows, labels, *own), asked)
     others = [numpy_slopes(rows, labels, head["weight"], head["bias"]) for head in heads]
-    inter = np.mean([numpy_discrepancy(other, slopes) for other in others])
-    assert work.method.loss(work, images).item() == pytest.approx(risk + 0.3 * inter, rel=1e-3)  # copy = image: intra 0
+    inter = np.mean([numpy_discrepancy(other, asked) for other in others])
+    by_hand = np.mean(risks) + 0.6 * intra + 0.3 * inter
+    assert work.method.loss(work, images).item() == pytest.approx(by_hand, rel=1e-4)
 
 
 def test_heads_travel_and_the_first_round_uses_the_servers() -> None:

@@ -6,14 +6,15 @@ The method: before a round every client tells the channel means and standard dev
 images. Each image of a batch gets two views: its colours are mixed with those of a drawn image of another client (as in
 MixStyle, by Beta(0.1, 0.1)), then AugMix. The loss is the sum of the cross-entropies of image and views
     + alignment * mean over views of the supervised contrast between image and view
-    + agreement * the Jensen-Shannon divergence of the three answers.
+    + agreement * the Jensen-Shannon divergence of the three answers,
+by default divided by three, so that a step is as long as by one cross-entropy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -42,7 +43,8 @@ class FedCCRL(Method):
     family: ClassVar[str] = "styles"
     passes: ClassVar[float] = 3.0
     traits: ClassVar[Traits] = Traits(
-        sends="channel means and standard deviations of the pixels of some images, handed on to the other clients"
+        remark="mean over views, not sum",
+        sends="channel means and standard deviations of the pixels of some images, handed on to the other clients",
     )
     ranges: ClassVar[Mapping[str, Range]] = {"alignment": Range(0.01, 1.0), "agreement": Range(0.01, 10.0)}
 
@@ -51,6 +53,11 @@ class FedCCRL(Method):
     alignment: float = 0.1  # lambda1, weight of the contrast between features
     agreement: float = 0.1  # lambda2, weight of the divergence between answers
     temperature: float = 0.1  # of the contrast
+    views: Literal["mean", "sum"] = "mean"  # sum: the published loss; mean: a third of it, for SGD's learning rate
+
+    @property
+    def about(self) -> Traits:
+        return self.traits if self.views == "mean" else replace(self.traits, remark="")
 
     def surveys(self, round: int) -> bool:
         return True
@@ -103,4 +110,6 @@ class FedCCRL(Method):
         work.note("loss.alignment", alignment)
         work.note("loss.agreement", agreement)
         total = task + self.alignment * alignment + self.agreement * agreement
+        if self.views == "mean":
+            total = total / len(features)  # all of it: the weights of its terms stay
         return total + work.method.penalty(work, batch, features[0])
