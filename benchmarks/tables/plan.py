@@ -63,7 +63,7 @@ def _any(row: Row) -> bool:
 STEPS = (
     Step("digits", "FedAvg, FedFD, FedFD-A, gPerXAN, StableFDG, FedADG", "4 x 3", 72, "1 to 2", ("digits",), _six, (0, 1, 2)),
     Step("pacs", "the same six, with gPerXAN's softer start", "4 x 1", 24, "3 to 9", ("pacs",), _six_on_pacs),
-    Step("digits", "all other methods", "4 x 1", 204, "1 to 5", ("digits",), _others),
+    Step("digits", "all other methods", "4 x 1", 208, "1 to 5", ("digits",), _others),
     Step("digits", "the six and classics behind FedAvg, as `tune` chose them", "2 x 1", 24, "6 with the search",
          ("tuned/digits",), lambda row: row.chosen),
     Step("pacs", "the six", "4 x 2 more seeds", 48, "3 to 9", ("pacs",), _six_on_pacs, (1, 2)),
@@ -78,7 +78,7 @@ STEPS = (
     Step("digits", "30 clients, partial participation, Dirichlet skew; clients of several domains", "2 x 2", 72, "1 to 3",
          ("many/fedfd-table10", "many/stablefdg-table2"), _any, (0, 1), HARDEST),
     Step("digits-vit", "on a ViT that has learnt letters: FedAvg, DoPrompt, PromptFL, FedIns, FedDG-MoE, FedCLIP", "2 x 1", 12,
-         "MINUTES", ("towers",), _any, (0,), HARDEST),
+         "1 to 6", ("towers",), _any, (0,), HARDEST),
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ TITLES = {
     "fedlgf": "FedLGF", "fedspeed": "FedSpeed", "fisc": "FISC", "geomedian": "geometric median", "krum": "Krum",
     "mcsad": "MCSAD", "median": "median", "normbound": "norm bound", "promptfl": "PromptFL",
     "trimmedmean": "trimmed mean", "efdmix": "EFDMix", "feddgmoe": "FedDG-MoE", "styleddg": "StyleDDG",
+    "adcol": "ADCOL",
 }  # fmt: skip
 
 FIXED_COLOURS, HUES = 10, 36  # classes of the page's style sheet: .c0 to .c9, and .h0 to .h35 around the circle
