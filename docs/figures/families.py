@@ -21,6 +21,7 @@ from unseen.methods import FAMILIES, Card, by_family
 
 OUT = Path(__file__).parent.parent / "img" / "families.png"
 FIRST = 2016  # what is older stands in its column
+SYSTEMS = ("fedfd", "fedfd-a", "gperxan", "stablefdg", "fedadg")  # of the four papers: in bold
 INK, GREY = "#1f2933", "#8894a0"
 COLOURS = ("#2563a8", "#c2410c", "#2e7d4f", "#7a3e9d", "#b08900", "#0f766e", "#be185d", "#4b5563")
 LINE = 0.27  # of a year's column, per method
@@ -39,7 +40,7 @@ def main() -> None:
     years = range(FIRST, max(year for group in groups.values() for year in group) + 1)
     heights = {family: max(2, *map(len, group.values())) * LINE + 0.22 for family, group in groups.items()}
     total = sum(heights.values())
-    figure, axes = plt.subplots(figsize=(11.6, total * 1.02 + 0.7))
+    figure, axes = plt.subplots(figsize=(12.4, total * 1.02 + 0.7))
     top = 0.0
     for number, (family, group) in enumerate(groups.items()):
         colour, height = COLOURS[number % len(COLOURS)], heights[family]
@@ -52,7 +53,8 @@ def main() -> None:
                 y = -top - above - LINE * (place + 0.5)
                 face = "white" if card.sends else colour
                 axes.plot(year, y, "o", ms=6, mfc=face, mec=colour, mew=1.4)
-                axes.text(year + 0.11, y, card.name, va="center", color=INK, size=9)
+                weight = "bold" if card.name in SYSTEMS else "normal"
+                axes.text(year + 0.11, y, card.name, va="center", color=INK, size=9, weight=weight)
         top += height
     for y, face, words in ((0.3, GREY, "sends weights alone"), (0.1, "white", "sends more")):
         axes.plot(FIRST - 3.05, y, "o", ms=6, mfc=face, mec=GREY, mew=1.4, clip_on=False)
