@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
@@ -50,13 +51,31 @@ def test_a_publication_with_another_name_here_is_told_where_it_is(name: str) -> 
     for raised in (lambda: parse(name), lambda: check_names(f"fedavg+{name.upper()}")):
         with pytest.raises(UserError) as caught:
             raised()
-        assert str(caught.value).endswith(f'". {ELSEWHERE[name]}')
-    for word in re.findall(r"`([^`]+)`", ELSEWHERE[name]):
+        assert str(caught.value).endswith(f'". {ELSEWHERE[name].said}')
+    assert name == ELSEWHERE[name].title.lower().replace("deep ", "deep").replace("q-f", "qf")
+    for method in ELSEWHERE[name].methods:
+        assert f"`{method}`" in ELSEWHERE[name].what
+        parse(method)
+    for word in re.findall(r"`([^`]+)`", ELSEWHERE[name].said):
         rule = re.fullmatch(r"unseen evaluate --inference (\S+)", word)
         if rule is not None:
             assert rule[1] in RULES
         elif not word.startswith("--"):
             parse(word)
+
+
+def test_the_pages_table_of_other_names_has_each_of_them() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "methods" / "index.md").read_text()
+    part = page.partition("\n## Other names\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines() if line.startswith("| ")][1:]
+    listed = {title: here for titles, here in rows for title in titles.split(", ")}
+    assert listed.keys() == {one.title for one in ELSEWHERE.values() if one.is_here}
+    for one in ELSEWHERE.values():
+        if one.is_here:
+            assert all(f"`{method}`" in listed[one.title] for method in one.methods), one.title
+            assert one.methods or "--inference" in listed[one.title]
+    lost = page.partition("\n## Not built, and why\n")[2]
+    assert all(f"**{one.title}**" in lost for one in ELSEWHERE.values() if not one.is_here)
 
 
 @pytest.mark.parametrize(

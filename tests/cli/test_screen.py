@@ -86,6 +86,21 @@ def test_a_docstring_is_broken_anew_and_formulas_keep_their_lines() -> None:
     assert "\n" not in said("methods", "qfedavg").split("Does not compose with")[1].strip(), "whole in a pipe"
 
 
+def test_a_publications_name_leads_to_what_it_is_here() -> None:
+    """One line, then the cards of its methods; a rule for test time has none."""
+    assert said("methods", "PARDON") == "PARDON is here as fisc:\n\n" + said("methods", "fisc")
+    both = said("methods", "fedgamma")
+    assert both.startswith("FedGAMMA is here as fedsam+scaffold:\n\nfedsam\n") and "\nscaffold\n" in both
+    assert said("methods", "tent") == "TENT is here as a rule for test time: unseen evaluate --inference tent.\n"
+    assert [one["name"] for one in json.loads(said("methods", "fedopt", "--json"))] == [
+        "fedadam", "fedyogi", "fedadagrad", "fedavgm",
+    ]  # fmt: skip
+    lost = CliRunner().invoke(app, ["methods", "fedka"])
+    assert lost.exit_code != 0
+    foot = said("methods", env=SCREEN)
+    assert "FedGAMMA is `fedsam+scaffold`." in foot and "`unseen evaluate --inference`" in foot
+
+
 def test_show_says_what_is_the_same_once_and_puts_directories_below(folder: Path) -> None:
     text = MARKUP.sub("", said("show", folder, env=SCREEN))
     table = [line for line in text.splitlines() if str(folder) not in line]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
-from unseen.experiments.cost import measure_costs
+from unseen.experiments.cost import measure_costs, noise
+from unseen.methods.alignment import CORAL
 from unseen.registry import registered
 
 
@@ -31,3 +33,30 @@ def test_all_is_every_method_that_fits_and_says_who_does_not(monkeypatch: pytest
     found = measure_costs(["all"], batch_size=4, steps=1, repeats=1, said=said.append)
     assert [one.method for one in found] == ["fedavg", "fedprox"]
     assert any(line.startswith("left out:") and "vision transformer" in line for line in said)
+
+
+def test_the_images_are_of_two_domains_that_both_have_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one domain, CORAL and its like would be measured as FedAvg."""
+    images = noise(16, 8, 4)
+    assert {(int(d), int(y)) for d, y in zip(images.domains, images.labels, strict=True)} == {
+        (domain, label) for domain in range(2) for label in range(4)
+    }
+    distances: list[float] = []
+    usual = CORAL.distance
+
+    def seen(self: CORAL, one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+        distance = usual(self, one, two)
+        distances.append(distance.item())
+        return distance
+
+    monkeypatch.setattr(CORAL, "distance", seen)
+    measure_costs(["coral"], batch_size=8, classes=4, steps=1, repeats=1)
+    assert distances and all(distance > 0 for distance in distances)
+
+
+def test_frozen_towers_say_less_than_a_pass() -> None:
+    """A pass without gradients of weights counts two thirds, one without backward a third."""
+    passes = {name: registered()[name].passes for name in ("doprompt", "fedclip", "feddgmoe", "fedins", "promptfl")}
+    assert passes == {"doprompt": 1, "fedclip": 0.33, "feddgmoe": 0.67, "fedins": 1, "promptfl": 0.67}
+    found = measure_costs(list(passes), backbone="test_vit", batch_size=4, classes=4, steps=1, repeats=1)
+    assert [one.passes for one in found] == [1, *passes.values()]

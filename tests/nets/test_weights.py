@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from unseen.core.errors import UserError
 from unseen.nets.backbones import create_net
+from unseen.nets.weights import load_weights
 
 SHARED = Path(__file__).parents[3] / "shared" / "weights" / "mobilenetv2_100.imagenet.safetensors"
 
@@ -18,6 +20,31 @@ SHARED = Path(__file__).parents[3] / "shared" / "weights" / "mobilenetv2_100.ima
 def backbone_state(name: str, size: int) -> dict[str, torch.Tensor]:
     net = create_net(name, 3, image_size=size, seed=1)
     return {key: value.clone() for key, value in net.backbone.state_dict().items()}
+
+
+def tiny_clip() -> nn.Module:
+    """A transformer of few numbers as CLIP has it: with a norm in front of the blocks, and QuickGELU."""
+    from unseen.nets.timm_backbones import timm  # not by itself: see torchvision_ops
+
+    made: nn.Module = timm.create_model("test_vit", num_classes=0, img_size=32, pre_norm=True, act_layer="quick_gelu")
+    return made
+
+
+def named_by_openai(state: dict[str, Tensor], projection: Tensor) -> dict[str, Tensor]:
+    """timm's tensors of a CLIP tower as OpenAI's and open_clip's files have them, D x E projection and all."""
+    swaps = {
+        "patch_embed.proj.": "conv1.", "norm_pre.": "ln_pre.", "blocks.": "transformer.resblocks.", "norm1.": "ln_1.",
+        "norm2.": "ln_2.", "attn.qkv.": "attn.in_proj_", "attn.proj.": "attn.out_proj.", "mlp.fc1.": "mlp.c_fc.",
+        "mlp.fc2.": "mlp.c_proj.", "cls_token": "class_embedding", "pos_embed": "positional_embedding",
+    }  # fmt: skip
+    found = {"visual.proj": projection}
+    for name, value in state.items():
+        for ours, theirs in swaps.items():
+            name = name.replace(ours, theirs)
+        name = re.sub(r"^norm\.", "ln_post.", name)
+        value = value.flatten() if name == "class_embedding" else value[0] if name == "positional_embedding" else value
+        found[f"visual.{name}"] = value.clone()
+    return found
 
 
 def test_a_file_is_loaded_and_its_classifier_ignored(tmp_path: Path) -> None:
@@ -42,6 +69,24 @@ def test_a_transformer_takes_another_image_size(tmp_path: Path) -> None:
     net = create_net("vit_tiny_patch16_224", 3, image_size=96, weights=str(tmp_path / "vit.safetensors"))
     assert net.backbone.state_dict()["pos_embed"].shape == (1, 37, 192)
     assert net(torch.rand(1, 3, 96, 96)).shape == (1, 3)
+
+
+def test_a_tower_by_clips_own_names(tmp_path: Path) -> None:
+    """Its projection is no part of the tower, though timm makes a classifier of it; the text tower is none either."""
+    from unseen.nets.timm_backbones import VisionTransformerAnatomy
+
+    torch.manual_seed(1)
+    state, path = tiny_clip().state_dict(), tmp_path / "clip.safetensors"
+    content = named_by_openai(state, torch.rand(64, 10))
+    assert {"visual.conv1.weight", "visual.transformer.resblocks.0.attn.in_proj_weight", "visual.ln_pre.weight"} <= {
+        *content
+    }
+    save_file({**content, "logit_scale": torch.tensor(4.6), "transformer.resblocks.0.ln_1.weight": torch.ones(8)}, path)
+    torch.manual_seed(2)
+    tower = tiny_clip()
+    assert not torch.equal(tower.state_dict()["cls_token"], state["cls_token"])
+    load_weights(tower, path, VisionTransformerAnatomy())
+    assert all(torch.equal(value, state[key]) for key, value in tower.state_dict().items())
 
 
 def test_a_file_that_does_not_fit_says_which_tensors(tmp_path: Path) -> None:

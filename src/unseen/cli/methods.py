@@ -31,7 +31,7 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")] = False,
 ) -> None:
     """List all methods, or explain one: citation, fields, what it sends, how it composes."""
-    from unseen.methods import FAMILIES, OWN_FILES, by_family, check_names
+    from unseen.methods import FAMILIES, OWN_FILES, by_family, check_names, elsewhere
 
     if os.environ.get(OWN_FILES):
         from unseen.registry import registered
@@ -53,13 +53,23 @@ def methods(
             "passes: what a step costs, FedAvg's is 1; `unseen cost` measures it.",
             "owns: two methods that own one verb do not compose. Most others do, as fedbn+fedprox.",
             "`unseen methods NAME` explains one, and names what it does not compose with.",
+            "FedGAMMA is `fedsam+scaffold`. For test time: `unseen evaluate --inference`.",
         )
         return
-    check_names(name)
+    other = elsewhere(name)
+    named = other.methods if other is not None else ()
+    if other is not None and not as_json:
+        said = other.said.replace("`", "").removesuffix(".")
+        say(f"{said}:\n" if named else f"{said}.")
+        if not named:  # a rule for test time, which has no card
+            return
+    named = named or (name,)
+    for one in named:
+        check_names(one)
     from unseen.method import parts_of
     from unseen.registry import parse
 
-    kinds = [type(part) for part in parts_of(parse(name))]
+    kinds = [type(part) for one in named for part in parts_of(parse(one))]
     if as_json:
         print_json([_as_json(kind) for kind in kinds])
     else:

@@ -60,10 +60,11 @@ class Cost:
 
 
 def noise(count: int, size: int, classes: int) -> TensorImages:
-    """Random images."""
+    """Random images of two domains with all classes: of one alone, some methods would be FedAvg."""
     rng = torch.Generator().manual_seed(0)
     x = torch.rand(count, 3, size, size, generator=rng).contiguous(memory_format=torch.channels_last)
-    return TensorImages(x, torch.arange(count) % classes)
+    rows = torch.arange(count)
+    return TensorImages(x, rows % classes, rows // classes % 2)
 
 
 class Recording:

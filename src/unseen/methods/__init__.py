@@ -34,24 +34,49 @@ FAMILIES = {  # the ideas, in the order of lists and pages
     "privacy": "Noise against what leaks",
     "": "Of your own",
 }
-# Publications that no method is called after, and what there is instead.
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A publication that no method is called after, and what there is instead."""
+
+    title: str  # as its authors write it
+    what: str  # it is here, or why it is not
+    methods: tuple[str, ...] = ()  # whose cards say more
+    is_here: bool = True
+
+    @property
+    def said(self) -> str:
+        return f"{self.title} is here as {self.what}." if self.is_here else f"{self.title} is not here: {self.what}."
+
+
+RULES_OF_INFERENCE = ("TENT", "SAR", "T3A", "LAME", "TsmoBN", "FedSPL", "TBN", "IABN", "MixNorm")
+# By the name in small letters.
 ELSEWHERE = {
-    "fedgamma": "FedGAMMA is `fedsam+scaffold`.",
-    "fedasam": "FedASAM is `fedsam` with `--set adaptive=true`.",
-    "pardon": "PARDON is `fisc`.",
-    "feddg": "FedDG is `elcfs`.",
-    "feddg-ga": "FedDG-GA is `ga`.",
-    "fedga": "FedGA is `ga`.",
-    "fedalign": "FedAlign's modules are those of `fedccrl`.",
-    "deepcoral": "Deep CORAL is `coral`.",
-    "qffl": "q-FFL is solved by `qfedavg`.",
-    "fedopt": "FedOpt is `fedadam`, `fedyogi`, `fedadagrad` and `fedavgm`.",
-    "tta-feddg": "TTA-FedDG trains by `efdmix`; what it does at test time is `unseen evaluate --inference fedspl`.",
+    "fedgamma": Elsewhere("FedGAMMA", "`fedsam+scaffold`", ("fedsam+scaffold",)),
+    "fedasam": Elsewhere("FedASAM", "`fedsam` with `--set adaptive=true`", ("fedsam",)),
+    "pardon": Elsewhere("PARDON", "`fisc`", ("fisc",)),
+    "feddg": Elsewhere("FedDG", "`elcfs`", ("elcfs",)),
+    "feddg-ga": Elsewhere("FedDG-GA", "`ga`", ("ga",)),
+    "fedga": Elsewhere("FedGA", "`ga`", ("ga",)),
+    "fedalign": Elsewhere("FedAlign", "`fedccrl`, which has its modules", ("fedccrl",)),
+    "deepcoral": Elsewhere("Deep CORAL", "`coral`", ("coral",)),
+    "qffl": Elsewhere("q-FFL", "`qfedavg`, which solves it", ("qfedavg",)),
+    "fedopt": Elsewhere(
+        "FedOpt", "`fedadam`, `fedyogi`, `fedadagrad` and `fedavgm`", ("fedadam", "fedyogi", "fedadagrad", "fedavgm")
+    ),
+    "tta-feddg": Elsewhere(
+        "TTA-FedDG", "`efdmix`, and at test time as `unseen evaluate --inference fedspl`", ("efdmix",)
+    ),
     **{
-        rule: f"It is a rule for test time: `unseen evaluate --inference {rule}`."
-        for rule in ("tent", "sar", "t3a", "lame", "tsmobn", "fedspl", "tbn", "iabn", "mixnorm")
+        title.lower(): Elsewhere(title, f"a rule for test time: `unseen evaluate --inference {title.lower()}`")
+        for title in RULES_OF_INFERENCE
     },
-    "fedka": "FedKA is not here: all of its parts train on images of the unseen domain. `dann` and `mmd` come near.",
+    "fedka": Elsewhere(
+        "FedKA",
+        "all of its parts train on images of the unseen domain. `dann` and `mmd` come near",
+        is_here=False,
+    ),
 }
 OWN_FILES = "UNSEEN_METHODS"  # the variable with the files of `unseen --with`, which all processes of a run inherit
 NO_OWN_FILES = "none"  # its value if no file is to be read, not even a copy in a run directory
@@ -100,10 +125,16 @@ def check_names(text: str) -> None:
             raise no_method(name, known)
 
 
+def elsewhere(name: str) -> Elsewhere | None:
+    """What a publication's name stands for, if it is here and no method of your own has the name."""
+    found = ELSEWHERE.get(name.lower())
+    return found if found is not None and found.is_here and name not in cards() else None
+
+
 def no_method(name: str, known: Iterable[str]) -> UserError:
     """The error for a name that no method has."""
     if name.lower() in ELSEWHERE:
-        return UserError(f'There is no method "{name}". {ELSEWHERE[name.lower()]}')
+        return UserError(f'There is no method "{name}". {ELSEWHERE[name.lower()].said}')
     more = "`unseen methods` lists them all; one of your own comes by `unseen --with FILE`."
     return unknown("method", name, known, more)
 

@@ -27,6 +27,7 @@ class FedCLIP(Method):
     name: ClassVar[str] = "fedclip"
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "adapters"
+    passes: ClassVar[float] = 0.33  # without backward: no gradient goes into the tower
     traits: ClassVar[Traits] = Traits(
         remark="trained head, ours", counts_images=False, without=frozenset({ALONE, BATCH_NORM})
     )

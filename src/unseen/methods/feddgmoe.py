@@ -36,6 +36,7 @@ class FedDGMoE(Method):
     name: ClassVar[str] = "feddgmoe"
     year: ClassVar[int] = 2025
     family: ClassVar[str] = "adapters"
+    passes: ClassVar[float] = 0.67  # without gradients of the tower's weights
     traits: ClassVar[Traits] = Traits(
         sends="mean and variance of its images' features; they and each client's own experts go to all clients",
         remark="mixed for each image, not for a batch",

@@ -31,7 +31,7 @@ class FedIns(Method):
     name: ClassVar[str] = "fedins"
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "adapters"
-    passes: ClassVar[float] = 1.33
+    passes: ClassVar[float] = 1.0  # the query without backward, the other without gradients of the tower's weights
     traits: ClassVar[Traits] = Traits(
         counts_images=False, head="a pool of heads", without=frozenset({LINEAR_HEAD, BATCH_NORM})
     )

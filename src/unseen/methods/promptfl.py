@@ -25,6 +25,7 @@ class PromptFL(Method):
     name: ClassVar[str] = "promptfl"
     year: ClassVar[int] = 2023
     family: ClassVar[str] = "adapters"
+    passes: ClassVar[float] = 0.67  # without gradients of weights
     traits: ClassVar[Traits] = Traits(
         remark="prompts on images, not on words",
         needs=frozenset({ONE_PROMPT}),

@@ -35,10 +35,11 @@ def load_weights(backbone: nn.Module, path: str | Path, anatomy: Anatomy) -> Non
     """Load a file into a backbone, strictly but for the file's classifier."""
     classifier = classifier_name(backbone)
     own = backbone.state_dict()
+    translated = anatomy.translate(backbone, read_file(path))
+    # Only now: of a CLIP file's projection, timm's translation makes a classifier.
     tensors = {
-        name: value for name, value in read_file(path).items() if name in own or not name.startswith(f"{classifier}.")
+        name: value for name, value in translated.items() if name in own or not name.startswith(f"{classifier}.")
     }
-    tensors = anatomy.translate(backbone, tensors)
     # Files from before 2018 lack this counter, which nothing reads while momentum is a number.
     missing = [name for name in own if name not in tensors and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in tensors if name not in own]
