@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,7 @@ from tables.kept import (
     main_group,
     mean_on,
     named,
+    part_of,
     records,
     remarks,
     row_of,
@@ -113,8 +114,7 @@ def some(name: str, *targets: str) -> str:
     group = main_group(name)
     if group is None:
         return NOTHING
-    here = {target for target in targets if target in group.targets}
-    rows = [whole(_on(row, here), targets) for row in group.rows]
+    rows = [whole(part_of(row, lambda cell: cell[0] in targets), targets) for row in group.rows]
     part = replace(group, targets=list(targets), rows=[row for row in rows if seeds_of(row, targets)])
     compared = part.comparisons()
     gains = {row.label: compared[row.label].difference if row.label in compared else 0.0 for row in part.rows}
@@ -130,12 +130,6 @@ def some(name: str, *targets: str) -> str:
         "are in its order. A method with one seed is compared with FedAvg's run of that seed."
     )
     return "\n".join([*lines, "", filled(words), *remarks(part.rows)]) + "\n"
-
-
-def _on(row: Row, targets: Collection[str]) -> Row:
-    """The row's runs on some targets."""
-    kept = {cell: result for cell, result in row.results.items() if cell[0] in targets}
-    return replace(row, results=kept, runs={cell: run for cell, run in row.runs.items() if cell in kept})
 
 
 def comparisons(group: Group) -> dict[str, Comparison]:

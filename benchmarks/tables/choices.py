@@ -106,7 +106,8 @@ def compose(name: str) -> str:
         ]
         own = next((f"{100 * score:.1f}" for method, score in ranked["1"] if method == "fedavg"), "-")
         lines.append(f"| {one['target']} | {' | '.join(cells)} | {own} | {one['looked']} |")
-    return "\n".join([*lines, "", *_searched(value), *_composed(name, best)]) + "\n"
+    answer, worth = _composed(name, best)
+    return "\n".join([filled(answer), "", *lines, "", *_searched(value), *worth]) + "\n"  # the point first
 
 
 def _searched(value: Mapping[str, Any]) -> list[str]:
@@ -145,11 +146,14 @@ def _searched(value: Mapping[str, Any]) -> list[str]:
     return "\n\n".join(filled(some) for some in words).split("\n")
 
 
-def _composed(name: str, best: Mapping[str, str]) -> list[str]:
-    """The chosen compositions on the unseen domains themselves, beside FedAvg and the systems of the four papers."""
+def _composed(name: str, best: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The chosen compositions on the unseen domains themselves, beside FedAvg and the systems of the four papers.
+
+    Returns whether they beat those, in a sentence, and the lines with their numbers.
+    """
     collection = records(f"compose/{name}")
     if collection is None:
-        return ["", "The chosen compositions have not been trained on all sources yet."]
+        return "The chosen compositions have not been trained on all sources yet.", []
     own = max(collection.groups, key=lambda group: sum(len(row.results) for row in group.rows))
     others = records(name)
     # Only runs under the same protocol, data and budget can stand beside them.
@@ -183,7 +187,7 @@ def _composed(name: str, best: Mapping[str, str]) -> list[str]:
         interval = "" if math.isnan(one.low) else f", 95 % interval over seeds {one.low:+.1f} to {one.high:+.1f}"
         words = f"{one.difference:+.1f} points{interval}; ahead in {one.wins} of {one.pairs} pairs of target and seed"
         lines.append(filled(f"- against {label}: {words}", "  "))
-    return [*lines, "", filled(_beats_all(found)), *remarks(shown)]
+    return _beats_all(found), [*lines, *remarks(shown)]
 
 
 def _beats_all(found: Mapping[str, Comparison]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from unseen.experiments.collect import Collection, Group, Row, collect
-from unseen.experiments.statistics import summarise
+from unseen.experiments.statistics import Cell, summarise
 from unseen.reports.names import titled
 
 TOP = Path(__file__).parents[2]
@@ -60,7 +60,12 @@ def whole(row: Row, targets: Sequence[str]) -> Row:
     seeds = seeds_of(row, targets)
     if not seeds:
         return row
-    kept = {cell: result for cell, result in row.results.items() if cell[1] in seeds}
+    return part_of(row, lambda cell: cell[1] in seeds)
+
+
+def part_of(row: Row, wanted: Callable[[Cell], bool]) -> Row:
+    """A row with some of its runs."""
+    kept = {cell: result for cell, result in row.results.items() if wanted(cell)}
     return replace(row, results=kept, runs={cell: run for cell, run in row.runs.items() if cell in kept})
 
 

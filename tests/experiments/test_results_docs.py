@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -364,3 +366,15 @@ def test_every_claim_of_an_ablation_is_in_the_file_that_runs_it(script: ModuleTy
     runs = [(one, {}) if isinstance(one, str) else (one["name"], one["set"]) for one in listed]
     for _, proposal, others in claims:
         assert all((one.method, one.fields) in runs for one in (proposal, *others))
+
+
+def test_the_plan_counts_the_runs_that_its_script_asks_for(script: ModuleType) -> None:
+    """plan.sh and the table of docs/runs.md name the same methods."""
+    steps = importlib.import_module("tables.plan").STEPS
+    said = (script.kept.TOP / "benchmarks" / "plan.sh").read_text()
+    others = said.partition('others="')[2].partition('"')[0].split()
+    assert len(set(others)) == len(others) and steps[2].wanted == 4 * len(others)
+    for number, name, runs in ((7, "small-variants", 4 * 2), (10, "small-ablations", 2 * 3)):
+        found = tomllib.loads((script.kept.TOP / "benchmarks" / "paper" / f"{name}.toml").read_text())
+        assert steps[number - 1].wanted == runs * len(found["methods"])
+    assert all(f"    {number}) " in said for number in range(1, len(steps) + 1))

@@ -26,7 +26,7 @@ def test_each_finding_is_a_sentence(tmp_path: Path) -> None:
     (group,) = collect(tmp_path).groups
     assert findings(group) == [
         "StableFDG has the best mean over unseen domains, 60.6 %; FedAvg follows 10.0 points behind.",
-        "StableFDG is ahead of FedAvg by 10.0 points, ahead in 6 of 6 pairs (95 %: +10.0 to +10.0; p = 0.062 after Holm's "
+        "StableFDG is ahead of FedAvg by 10.0 points, in 6 of 6 pairs (95 %: +10.0 to +10.0; p = 0.062 after Holm's "
         "correction).",
         "MOON is behind FedAvg by 5.0 points, ahead in 0 of 6 pairs (95 %: -5.0 to -5.0; p = 0.062 after Holm's correction).",
         # seeds are 0.1 points apart: standard deviation 0.1, times the root of 2
@@ -108,7 +108,7 @@ def test_two_folders_stand_in_one_table(tmp_path: Path) -> None:
     assert [row.label for row in group.rows] == ["fedavg [before]", "fedavg [after]", "moon [after]"]
     assert group.baseline() == "fedavg [before]"
     said = findings(group)
-    assert any(s.startswith("FedAvg [after] is ahead of FedAvg [before] by 5.0 points, ahead in 6 of 6") for s in said)
+    assert any(s.startswith("FedAvg [after] is ahead of FedAvg [before] by 5.0 points, in 6 of 6") for s in said)
     page = write_page(found, tmp_path / "both.html").read_text()
     assert "FedAvg [before]" in page and "MOON [after]" in page
     assert "<h1>unseen: before and after</h1>" in page and 'id="g0-folders"' in page

@@ -126,12 +126,17 @@ def compare(
     return found
 
 
+def _by_target(differences: Mapping[Cell, float]) -> list[list[float]]:
+    found: dict[str, list[float]] = {}
+    for (target, _), value in sorted(differences.items()):
+        found.setdefault(target, []).append(value)
+    return list(found.values())
+
+
 def _mean_over_targets(differences: Mapping[Cell, float]) -> float:
     """Each target counts the same, whatever seeds it has: what the bootstrap draws anew."""
-    by_target: dict[str, list[float]] = {}
-    for (target, _), value in differences.items():
-        by_target.setdefault(target, []).append(value)
-    return math.fsum(math.fsum(values) / len(values) for values in by_target.values()) / len(by_target)
+    targets = _by_target(differences)
+    return math.fsum(math.fsum(values) / len(values) for values in targets) / len(targets)
 
 
 DRAWS = 10_000  # of a bootstrap
@@ -143,16 +148,14 @@ def bootstrap_interval(differences: Mapping[Cell, float]) -> tuple[float, float]
     The targets of a dataset are not a sample of anything, so what is uncertain is the seed. (nan, nan) if a target has
     fewer than LEAST_SEEDS. The same differences give the same interval.
     """
-    by_target: dict[str, list[float]] = {}
-    for (target, _), value in sorted(differences.items()):
-        by_target.setdefault(target, []).append(value)
-    if not by_target or min(map(len, by_target.values())) < LEAST_SEEDS:
+    targets = _by_target(differences)
+    if not targets or min(map(len, targets)) < LEAST_SEEDS:
         return math.nan, math.nan
     dice = np.random.default_rng(0)
     means = np.zeros(DRAWS)
-    for values in by_target.values():
+    for values in targets:
         drawn = dice.integers(len(values), size=(DRAWS, len(values)))
-        means += np.asarray(values)[drawn].mean(axis=1) / len(by_target)
+        means += np.asarray(values)[drawn].mean(axis=1) / len(targets)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
 

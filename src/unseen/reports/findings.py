@@ -71,7 +71,7 @@ def compared_sentence(row: Row, one: Comparison, against: str) -> str:
     beside = f" ({'; '.join(sure)})" if sure else " (too few seeds for an interval)"
     return (
         f"{plain_name(row)} is {'ahead of' if ahead else 'behind'} {titled(against)} by {abs(one.difference):.1f} points, "
-        f"ahead in {one.wins} of {one.pairs} pair{'s' if one.pairs > 1 else ''}{beside}."
+        f"{'in' if ahead else 'ahead in'} {one.wins} of {one.pairs} pair{'s' if one.pairs > 1 else ''}{beside}."
     )
 
 
